@@ -6,6 +6,7 @@ A package's suite also runs alone, from its own folder, with its own pyproject.t
 import os
 import signal
 import sys
+import tempfile
 
 from hypothesis import settings
 
@@ -23,6 +24,7 @@ settings.load_profile("project")
 
 def pytest_configure() -> None:
     """Prepare this process and its children."""
+    os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="gemma-tests-")  # no test writes into a home
     keep_compiled_modules()
     take_interrupts()
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Final, Literal
 
 from gemma_serving.cloud.model_files import PROJECT
-from gemma_serving.contracts.installation import project_root
+from gemma_serving.contracts.installation import home_folder, project_root
+from gemma_serving.contracts.memory import memory_of
 from gemma_serving.contracts.staged_weights import OWN_FOLDER, manifest_hash, own_folder
 from gemma_serving.planning.question.drafters import named_drafter
 from gemma_serving.planning.question.hub_files import HUB_ID
@@ -92,29 +93,27 @@ def with_local_folders(options: VllmOptions, staged: tuple[ExtraCheckpoint, ...]
     return options
 
 
-def note_source(stack: str, source: str, project: Path = PROJECT) -> None:
-    """Remember the folder or gs:// address that a stack's own weights were staged from, for `staging_command`."""
-    path = _noted_source(stack, project)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(source, encoding="utf-8")
+def note_source(stack: str, source: str) -> None:
+    """Remember the folder or gs:// address that a stack's own weights were staged from, for `staging_command`. Raises OSError."""
+    memory_of(home_folder()).write(_noted_source(stack), source)
 
 
-def _noted_source(stack: str, project: Path) -> Path:
-    return project / ".work" / "staged" / f"{stack}.txt"
+def _noted_source(stack: str) -> str:
+    return f"staged-{stack}.txt"
 
 
 def staging_command(settings: Settings, stack: str, project: Path = PROJECT) -> str:
     """Return the command that stages the weights: `--from` a folder if they are the user's own, which the hub does not show.
 
-    The folder is the one that they were staged from before in this project's folder, else the one of `modelConfig` if it has weights. Without
+    The folder is the one that they were staged from before on this machine, else the one of `modelConfig` if it has weights. Without
     either, FOLDER is a placeholder.
     """
     command = f"gemma stage_model {stack}"
     if settings.model_config is None or settings.model_revision is not None:
         return command
-    staged = _noted_source(stack, project)
-    if staged.is_file():
-        return f"{command} --from {shlex.quote(staged.read_text(encoding='utf-8'))}"
+    staged = memory_of(home_folder()).read(_noted_source(stack))
+    if staged is not None:
+        return f"{command} --from {shlex.quote(staged)}"
     config = Path(settings.model_config)
     folder = config if (project / config).is_dir() else config.parent
     has_weights = any((project / folder).glob("*.safetensors"))

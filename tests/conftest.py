@@ -1,6 +1,7 @@
 """Programs and components are declared against Pulumi's mocks; what they declare is recorded."""
 
 import asyncio
+import hashlib
 from dataclasses import dataclass, field
 
 import pulumi
@@ -64,6 +65,14 @@ class Recorder(pulumi.runtime.Mocks):
     def one(self, type_part):
         (resource,) = self.all(type_part)
         return resource
+
+
+@pytest.fixture(autouse=True)
+def records(tmp_path_factory, monkeypatch, request):
+    """What the commands of a test remember is in a folder of its own, which no other test sees."""
+    folder = tmp_path_factory.getbasetemp() / f"records-{hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:12]}"
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder))
+    return folder
 
 
 @pytest.fixture

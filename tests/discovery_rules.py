@@ -21,7 +21,8 @@ from gcp_tpu_provider.tpu_api import OwnCapacity, TpuApi
 from gemma_serving.cloud.google_api import GoogleApi
 from gemma_serving.cloud.grants import PolicyHolder
 from gemma_serving.cloud.kinds import KINDS, LOCATIONS
-from gemma_serving.contracts.proof import Proof
+from gemma_serving.contracts.labels import Ownership
+from gemma_serving.contracts.proof import Asker, Proof
 from localcloud.rest.discovery import document_for
 
 ORACLE = Path(__file__).parents[1] / "packages" / "localcloud" / "tests" / "fixtures" / "oracle"
@@ -129,9 +130,11 @@ def _of_the_scripts() -> Iterator[tuple[str, str, Mapping[str, str], None]]:
         for verb, query in (("GET", {}), ("DELETE", kind.deletion({}))):
             yield verb, f"{kind.api}/{kind.address(f'{plain}/x')}", query, None
     session = _Session()
+    owner = Ownership(project="p", stack="x")
+    proof = Proof(claim="a test's", source="none", owners={"x": owner})
     for holder in HOLDERS:
         holder.read(GoogleApi(session, ()))
-        holder.write(GoogleApi(session, ()), {}, Proof(claim="a test's", source="none"))
+        holder.write(GoogleApi(session, ()), {}, proof, Asker(project="p", stack="x"))
     # The provider writes these policies for a stack's own resources.
     place = "projects/x/locations/x"
     for api, name in (

@@ -15,7 +15,7 @@ from gemma_serving.cloud.simulated import is_simulated
 from gemma_serving.contracts.alerts import NOT_READY, RUNBOOK, Severity, row_of
 from gemma_serving.contracts.answers import Answer, Present, Unknown
 from gemma_serving.contracts.fields import as_mapping, as_sequence
-from gemma_serving.contracts.labels import owner_of
+from gemma_serving.contracts.labels import PRODUCT, Ownership
 from gemma_serving.contracts.naming import Names
 
 Verdict = Literal["fires", "silent", "unknown"]
@@ -141,8 +141,7 @@ def _unknowns(
 
 
 def _is_of(policy: Item, stack: str) -> bool:
-    owner = owner_of(labels=as_mapping(policy.get("userLabels")))
-    return owner is not None and owner.stack == stack
+    return Ownership(project=PRODUCT, stack=stack).owns(labels=as_mapping(policy.get("userLabels")))
 
 
 def _listed(api: GoogleApi, path: str, key: str) -> Answer[Sequence[Item]]:

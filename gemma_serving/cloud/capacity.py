@@ -11,7 +11,7 @@ from typing import Final
 from gcp_tpu_provider.compute_request import COMPUTE_ENGINE, INSTANCE_STATES
 from gemma_serving.cloud.kinds import INSTANCE, QUEUED, Item, by_name
 from gemma_serving.contracts.fields import as_mapping, as_sequence
-from gemma_serving.contracts.labels import URN_LABEL
+from gemma_serving.contracts.labels import PRODUCT, URN_LABEL
 from gemma_serving.contracts.serving_document import DOCUMENT_METADATA_KEY
 from gemma_serving.planning.settings.capacity_form import ProvisioningModel
 
@@ -60,8 +60,8 @@ class ListedQueuedResource:
         self.provisioning: Final = named or tier
         """Provisioning model, as in the setting `tpu.provisioning`."""
         owner = by_name(QUEUED).owner(document)
-        self.stack: Final = owner.stack if owner else None
-        """The stack of this product that its labels name; None if another owner's."""
+        self.stack: Final = owner.stack if owner and owner.project == PRODUCT else None
+        """The stack of this Pulumi project that its labels name; None if another owner's."""
         self.nodes: Final[Sequence[Item]] = [as_mapping(spec.get("node")) for spec in specs]
         self.accelerators: Final = tuple(_text(node, "acceleratorType") for node in self.nodes)
         """Type of each node, with the API's name: v5litepod-4."""

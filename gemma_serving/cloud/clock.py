@@ -63,5 +63,9 @@ class GoogleClock:
         """Return Google's time by its last response; before the first one, this machine's time."""
         return self.local_now() + self._ahead
 
+    def at(self, local: datetime) -> datetime:
+        """Return Google's time at a past time of this machine's clock, such as that of a write to a state."""
+        return self.now() - (self.local_now() - local) / real_s(1.0)
+
 
 GOOGLE_CLOCK: Final = GoogleClock()

@@ -1,6 +1,6 @@
 """Delete found resources by the API, in dependency order.
 
-Each resource is read again before its deletion. Without the labels of the same stack, it is not deleted.
+Each resource is read again before its deletion. Without the labels of the same stack, or if that is not who asks, it is not deleted.
 If the API takes an etag, only the version that was read is deleted. What no longer exists counts as deleted.
 """
 
@@ -21,7 +21,7 @@ from gemma_serving.cloud.kinds import BUCKET, GRANT, Item, ResourceKind, by_name
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.contracts.parallel import each
-from gemma_serving.contracts.proof import Proof
+from gemma_serving.contracts.proof import Asker, NotOwnedError, Proof
 from gemma_serving.contracts.search_results import FoundResource
 
 Outcome = Literal["deleted", "already deleted", "not owned", "failed"]
@@ -53,19 +53,19 @@ class _StillThereError(ScriptError):
 
 
 def delete_all(
-    api: GoogleApi, found: Sequence[FoundResource], *, report: Report, clock: WaitClock | None = None
+    api: GoogleApi, found: Sequence[FoundResource], asker: Asker, *, report: Report, clock: WaitClock | None = None
 ) -> Sequence[DeletedResource]:
-    """Delete resources, one step's concurrently, and return the result of each."""
+    """Delete resources of who asks, one step's concurrently, and return the result of each."""
     used = clock or WaitClock()
     done: list[DeletedResource] = []
     for _, step in groupby(sorted(found, key=lambda item: order_of(item.kind)), key=lambda item: order_of(item.kind)):
-        tasks = [*_tasks(api, tuple(step), report, used)]
+        tasks = [*_tasks(api, tuple(step), asker, report, used)]
         done += [deletion for deletions in each(tasks, workers=AT_ONCE) for deletion in deletions]
     return tuple(done)
 
 
 def _tasks(
-    api: GoogleApi, step: Sequence[FoundResource], report: Report, clock: WaitClock
+    api: GoogleApi, step: Sequence[FoundResource], asker: Asker, report: Report, clock: WaitClock
 ) -> Iterator[Callable[[], Sequence[DeletedResource]]]:
     """Yield one task per resource, and one per policy with all its grants."""
     holders: dict[PolicyHolder, list[FoundResource]] = {}
@@ -73,10 +73,11 @@ def _tasks(
         if item.kind == GRANT:
             holders.setdefault(cast("PolicyHolder", item.document["holder"]), []).append(item)
         else:
-            deleting = _Deleting(api=api, kind=by_name(item.kind), item=item, clock=clock, report=report)
+            kind = by_name(item.kind)
+            deleting = _Deleting(api=api, kind=kind, item=item, asker=asker, clock=clock, report=report)
             yield partial(_done, [item], deleting.attempt, report, clock)
     for holder, grants in holders.items():
-        yield partial(_done, grants, partial(_without_grants, api, holder, grants), report, clock)
+        yield partial(_done, grants, partial(_without_grants, api, holder, grants, asker), report, clock)
 
 
 def _done(
@@ -94,6 +95,8 @@ def _done(
     detail, timed_out = "", False
     try:
         outcome: Outcome = attempts(attempt)
+    except NotOwnedError:
+        outcome = "not owned"
     except (GoogleListError, ScriptError) as error:
         outcome = "failed"
         detail = str(error)
@@ -123,6 +126,7 @@ class _Deleting:
     api: GoogleApi
     kind: ResourceKind
     item: FoundResource
+    asker: Asker
     clock: WaitClock
     report: Report
 
@@ -134,14 +138,17 @@ class _Deleting:
         owner, address = self.kind.owner(fresh), self.kind.address(self.item.name)
         if owner is None or owner != self.item.owner:
             return "not owned"
-        proof = Proof(claim=f"the labels of {self.item.name} name stack {owner.stack}", source=f"GET {address}")
+        claim = f"the labels of {self.item.name} name stack {owner.stack} of the Pulumi project {owner.project}"
+        proof = Proof(claim=claim, source=f"GET {address}", owners={self.item.name: owner})
         operation: Item = {}
         if not self._is_ending(fresh):
             try:
                 if self.kind.kind == BUCKET:
                     self._empty(proof)
                 path = self._address(fresh)
-                operation = self.api.delete(self.kind.api, path, proof, parameters=self.kind.deletion(fresh))
+                operation = self.api.delete(
+                    self.kind.api, path, proof, self.asker, parameters=self.kind.deletion(fresh)
+                )
             except GoogleListError as error:
                 if error.status == _MISSING:
                     return "deleted"
@@ -204,7 +211,8 @@ class _Deleting:
     def _delete_object(self, bucket: str, item: Item, proof: Proof) -> None:
         path = f"{bucket}/o/{quote(str(item.get('name')), safe='')}"
         try:
-            self.api.delete("storage", path, proof, parameters={"generation": str(item.get("generation"))})
+            generation = {"generation": str(item.get("generation"))}
+            self.api.delete("storage", path, proof, self.asker, parameters=generation)
         except GoogleListError as error:
             if error.status != _MISSING:
                 raise
@@ -218,12 +226,12 @@ def _raise_for(operation: Item) -> None:
         raise ScriptError(str(first.get("message") or error))
 
 
-def _without_grants(api: GoogleApi, holder: PolicyHolder, grants: Sequence[FoundResource]) -> Outcome:
+def _without_grants(api: GoogleApi, holder: PolicyHolder, grants: Sequence[FoundResource], asker: Asker) -> Outcome:
     """Remove grants from one policy: read it, and write it back with its etag."""
     try:
         policy, proof = without(holder.read(api), holder, grants, accounts_of(grants))
         if proof is not None:
-            holder.write(api, policy, proof)
+            holder.write(api, policy, proof, asker)
     except GoogleListError as error:
         if error.status == _MISSING:
             return "already deleted"

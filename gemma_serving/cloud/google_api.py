@@ -24,7 +24,7 @@ from gemma_serving.cloud.google_session import (
 )
 from gemma_serving.contracts.answers import Absent, Answer, Cause, Present, Unknown
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
-from gemma_serving.contracts.proof import Proof
+from gemma_serving.contracts.proof import Asker, Proof
 
 CALL_LIMIT_S = 60.0
 NO_CREDENTIALS = "No Google credentials found"
@@ -76,8 +76,11 @@ class GoogleApi:
         """Replace or change a resource and return the response."""
         return self._ask(verb, endpoint(api) + path, parameters or {}, body)
 
-    def delete(self, api: str, path: str, _proof: Proof, *, parameters: Mapping[str, str]) -> Mapping[str, object]:
-        """Delete the resource that the proof names, and return the response."""
+    def delete(
+        self, api: str, path: str, proof: Proof, asker: Asker, *, parameters: Mapping[str, str]
+    ) -> Mapping[str, object]:
+        """Delete the resource that the proof names, and return the response. Raises NotOwnedError too."""
+        proof.require(asker)
         return self._ask("DELETE", endpoint(api) + path, parameters)
 
     def _ask(

@@ -9,7 +9,7 @@ from gemma_serving.cloud.google_api import GoogleApi
 from gemma_serving.cloud.kinds import GRANT, POLICIES, Item, last_segments, list_in
 from gemma_serving.contracts.fields import as_mapping
 from gemma_serving.contracts.labels import Ownership, owner_of
-from gemma_serving.contracts.proof import Proof
+from gemma_serving.contracts.proof import Asker, Proof
 from gemma_serving.contracts.search_results import FoundResource
 
 _DELETED: Final = "deleted:"
@@ -49,11 +49,12 @@ class PolicyHolder:
         parameter = "optionsRequestedPolicyVersion" if self.kind == "bucket" else "options.requestedPolicyVersion"
         return api.get(self.api, f"{self.path}?{parameter}={_POLICY_VERSION}")
 
-    def write(self, api: GoogleApi, policy: Item, _proof: Proof) -> None:
+    def write(self, api: GoogleApi, policy: Item, proof: Proof, asker: Asker) -> None:
         """Replace the policy that was read, without the grants that the proof names.
 
-        Its etag rejects a policy that changed. Raises GoogleListError and ScriptError.
+        Its etag rejects a policy that changed. Raises GoogleListError, NotOwnedError and ScriptError.
         """
+        proof.require(asker)
         body = {**policy, "version": _POLICY_VERSION}
         if self.kind == "bucket":
             api.change("PUT", self.api, self.path, body=body)
@@ -84,8 +85,14 @@ def members_of(binding: Item) -> Sequence[str]:
 
 def account_in(member: str) -> str:
     """Return the e-mail of a service account, even of a deleted one; empty for another member."""
-    kind, _, email = _bare(member).partition(":")
+    kind, _, email = bare(member).partition(":")
     return email if kind == "serviceAccount" else ""
+
+
+def account_of(grant: FoundResource) -> str:
+    """Return the full name of the service account of a grant; of another member, the name of the grant."""
+    email = account_in(str(grant.document["member"]))
+    return f"projects/-/serviceAccounts/{email}" if email else grant.name
 
 
 def owner_of_grant(member: str, condition: Item, accounts: Mapping[str, Ownership]) -> Ownership | None:
@@ -129,31 +136,33 @@ def without(
 ) -> tuple[Item, Proof | None]:
     """Return a holder's policy without these grants, and the proof that each belongs to its stack; None if it has none of them.
 
-    A grant that changed owner since the search stays, unless the stack's state has it (`stated`).
+    A grant that changed owner since the search stays. One that the stack's state has (`stated`) needs no owner in the policy.
     """
     wanted = {_key(grant.document, str(grant.document["member"])): grant for grant in grants}
-    removed: list[str] = []
+    removed: list[FoundResource] = []
     bindings: list[Item] = []
     for binding in bindings_of(policy):
         kept: list[str] = []
         for member in members_of(binding):
             grant = wanted.get(_key(binding, member))
             owner = owner_of_grant(member, as_mapping(binding.get("condition")), accounts)
-            if grant is not None and (owner == grant.owner or grant.document.get("stated")):
-                removed.append(f"{grant.name} of stack {grant.owner.stack}")
+            if grant is not None and (owner == grant.owner or (owner is None and grant.document.get("stated"))):
+                removed.append(grant)
             else:
                 kept.append(member)
         if kept:
             bindings.append({**binding, "members": kept})
-    claim = f"condition, account or state name the stack of each grant: {', '.join(removed)}"
-    proof = Proof(claim=claim, source=holder.path) if removed else None
+    names = ", ".join(f"{grant.name} of stack {grant.owner.stack}" for grant in removed)
+    claim = f"condition, account or state name the stack of each grant: {names}"
+    owners = {account_of(grant): grant.owner for grant in removed}
+    proof = Proof(claim=claim, source=holder.path, owners=owners) if removed else None
     return {**policy, "bindings": bindings}, proof
 
 
 def _key(binding: Item, member: str) -> tuple[str, str, str]:
     """Return the identity of a grant: role, member and condition."""
     condition = as_mapping(binding.get("condition"))
-    return str(binding.get("role")), _bare(member), "\n".join(f"{key}={condition[key]}" for key in sorted(condition))
+    return str(binding.get("role")), bare(member), "\n".join(f"{key}={condition[key]}" for key in sorted(condition))
 
 
 def _condition_flag(condition: Item) -> str:
@@ -163,6 +172,6 @@ def _condition_flag(condition: Item) -> str:
     return ",".join(texts) if separator == "," else f"^{separator}^{separator.join(texts)}"
 
 
-def _bare(member: str) -> str:
-    """Return a member without the marks of a deleted account, which it may become before the removal."""
+def bare(member: str) -> str:
+    """Return a member without the marks of a deleted account, which it may become before a removal."""
     return member.removeprefix(_DELETED).partition("?")[0] if member.startswith(_DELETED) else member

@@ -190,6 +190,7 @@ NETWORK: Final = "network"
 SECRET: Final = "secret"  # noqa: S105 - a kind of resource
 ACCOUNT: Final = "service account"
 BUCKET: Final = "bucket"
+REPOSITORY: Final = "image repository"
 
 _PLACES: Final = ("locations", "regions", "zones")
 _TPU_LIMIT_S: Final = 1800.0
@@ -307,7 +308,7 @@ KINDS: Final[Sequence[ResourceKind]] = (
         command="iam service-accounts delete {id}",
     ),
     ResourceKind(
-        kind="image repository",
+        kind=REPOSITORY,
         type_="gcp:artifactregistry/repository:Repository",
         api="artifactregistry",
         id="projects/{project}/locations/{location}/repositories/{repositoryId}",

@@ -17,7 +17,7 @@ from gemma_serving.cloud.clock import WaitClock
 from gemma_serving.cloud.enabled import PAUSE_S, START_LIMIT_S, read_enabled_apis
 from gemma_serving.cloud.google_api import GoogleApi, GoogleListError, answer_of, enable_command
 from gemma_serving.cloud.google_session import AT_ONCE
-from gemma_serving.cloud.grants import PolicyHolder, bindings_of, grants_in
+from gemma_serving.cloud.grants import PolicyHolder, account_of, bindings_of, grants_in
 from gemma_serving.cloud.kinds import (
     ACCOUNT,
     BUCKET,
@@ -35,9 +35,10 @@ from gemma_serving.cloud.kinds import (
 from gemma_serving.contracts.answers import Absent, Answer, Present, Unknown
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.fields import as_mapping, as_sequence
-from gemma_serving.contracts.labels import PRODUCT, Ownership
+from gemma_serving.contracts.labels import Ownership
 from gemma_serving.contracts.naming import Names, NamingError
 from gemma_serving.contracts.parallel import each
+from gemma_serving.contracts.proof import Asker
 from gemma_serving.contracts.search_results import FoundResource, Inventory, ListCall
 
 READ: Final = "read"
@@ -58,10 +59,11 @@ class Scope:
     """Scope of a search."""
 
     projects: Sequence[str]
-    stack: str | None
-    """Name of the stack; None: all stacks of this product."""
+    """Google Cloud projects."""
+    asker: Asker
+    """Whose resources are searched for. Other owners' are only found to be named."""
     stacks: Sequence[str] = ()
-    """Names of current and former stacks: of deleted accounts, and in the labels of a stack that was renamed."""
+    """Names of current and former stacks, for the grants of deleted accounts."""
     places: Mapping[Places, Sequence[str]] = field(default_factory=dict[Places, Sequence[str]])
     """Zones and regions in a state or settings, which are searched even if the API does not list them."""
     buckets: Sequence[str] = ()
@@ -70,26 +72,10 @@ class Scope:
     """Full names of retained resources. Grants on them are found like those on other owners' resources."""
     apis: frozenset[str] | None = None
     """APIs in the stacks' settings and states, which alone can have their resources. None: any."""
-    stated: frozenset[str] = frozenset()
-    """Names of the resources in a state, without their project. After a rename of the stack, their labels have its former name.
-
-    A denied location of one is not assumed to be empty.
-    """
 
     def may_use(self, api: str) -> bool:
         """Return whether an API can have resources of the stacks."""
         return self.apis is None or api in self.apis
-
-    def wants(self, owner: Ownership | None, name: str) -> bool:
-        """Return whether a resource of this owner and with this full name is searched for."""
-        if owner is None or self.stack in {None, owner.stack}:
-            return owner is not None
-        return owner.stack in self.stacks and in_project(name) in self.stated
-
-
-def in_project(name: str) -> str:
-    """Return a full name without its project, which has the id in some APIs and the number in others."""
-    return name.split("/", 2)[-1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,16 +142,26 @@ def search(api: GoogleApi, scope: Scope, *, clock: WaitClock | None = None, say:
     first = reader.reads(_first_lists(scope))
     reads = (*first, *reader.reads([*_place_lists(scope, first), *_policy_lists(scope, first)]))
     resources = [*_resources(reads)]
-    owned = [item for item in resources if scope.wants(item.owner, item.name)]
-    found = [*owned, *_grants(reads, scope, [item.owner for item in resources])]
+    grants = [*_grants(reads, scope, [item.owner for item in resources])]
+    asker = scope.asker
+    owned = [
+        *(item for item in resources if asker.owns(item.owner, item.name)),
+        *(item for item in grants if asker.owns(item.owner, account_of(item))),
+    ]
     networks = [item for item in owned if item.kind == NETWORK]
     unread = _unread_sentences(reads)
     return Inventory(
-        found=tuple(sorted(found, key=lambda item: (item.kind, item.name))),
+        asker=asker,
+        found=tuple(sorted(owned, key=lambda item: (item.kind, item.name))),
         calls=tuple(read.call for read in reads),
         unknown=tuple(dict.fromkeys([*unread, *reader.switched_off(reads)])),
         elapsed_s=time.monotonic() - started_s,
-        guests=tuple(item for item in resources if not scope.wants(item.owner, item.name) and _uses(item, networks)),
+        foreign=tuple(
+            item
+            for item in (*resources, *grants)
+            if item.owner.project != asker.project and asker.stack in {None, item.owner.stack}
+        ),
+        guests=tuple(item for item in resources if not asker.owns(item.owner, item.name) and _uses(item, networks)),
         users={item.name: _users(item, reads) for item in owned if item.kind in {NETWORK, SUBNETWORK}},
     )
 
@@ -286,7 +282,7 @@ def _place_lists(scope: Scope, first: Sequence[_ReadList]) -> Iterator[_List]:
         for kind in (kind for kind in KINDS if kind.places == read.list.of):
             for place in sorted({*listed, *scope.places.get(kind.places, ())}):
                 path = kind.path.format(p=read.list.project, l=place)
-                known = place in listed or any(name.startswith(f"locations/{place}/") for name in scope.stated)
+                known = place in listed or any(name.startswith(f"locations/{place}/") for name in scope.asker.stated)
                 yield _List(of=kind, project=read.list.project, path=path, is_place=known)
 
 
@@ -296,7 +292,7 @@ def _policy_lists(scope: Scope, first: Sequence[_ReadList]) -> Iterator[_List]:
     secrets: dict[str, str] = {}
     for read, kind, item in _items(first):
         name = kind.name(item)
-        if scope.wants(kind.owner(item), name) and name not in scope.kept:
+        if scope.asker.owns(kind.owner(item), name) and name not in scope.kept:
             buckets.pop(name, None)
         elif kind.kind in {BUCKET, SECRET}:
             (buckets if kind.kind == BUCKET else secrets)[name] = read.list.project
@@ -410,19 +406,18 @@ def names(item: Item, network: str) -> bool:
 
 
 def _grants(reads: Sequence[_ReadList], scope: Scope, owners: Sequence[Ownership]) -> Iterator[FoundResource]:
-    """Yield the grants of stacks. A deleted account belongs to the stack whose account gets this name."""
+    """Yield the grants of stacks. A deleted account belongs to the stack of the asker's project whose account gets this name."""
     existing = {str(item.get("email")): kind.owner(item) for _, kind, item in _items(reads) if kind.kind == ACCOUNT}
     accounts = {email: owner for email, owner in existing.items() if owner is not None}
-    by_stack = {owner.stack: owner for owner in owners}
-    wanted = {*([scope.stack] if scope.stack else []), *scope.stacks}
-    for stack in {*wanted, *by_stack}:
+    asker = scope.asker
+    stacks = {*scope.stacks, *filter(None, [asker.stack]), *(owner.stack for owner in owners if asker.owns(owner))}
+    for stack in stacks:
         for project in scope.projects:
             with suppress(NamingError):
                 email = Names(project=project, stack=stack).account_email
                 if email not in existing:
-                    accounts[email] = by_stack.get(stack) or Ownership(project=PRODUCT, stack=stack)
+                    accounts[email] = Ownership(project=asker.project, stack=stack)
     for read in reads:
         if isinstance(read.list.of, PolicyHolder):
             for policy in read.seen:
-                grants = grants_in(policy, read.list.of, accounts)
-                yield from (grant for grant in grants if scope.stack is None or grant.owner.stack in wanted)
+                yield from grants_in(policy, read.list.of, accounts)

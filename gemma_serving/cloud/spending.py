@@ -108,7 +108,8 @@ class StackSpending:
     def proof(self) -> Proof | None:
         """The proof that its figures exceed a limit in its labels; otherwise None. An unknown figure exceeds none."""
         claim = f"stack {self.owner.stack} exceeds {' and '.join(self.exceeded)}"
-        return Proof(claim=claim, source="; ".join(self.read)) if self.exceeded else None
+        owners = {self.owner.stack: self.owner}
+        return Proof(claim=claim, source="; ".join(self.read), owners=owners) if self.exceeded else None
 
     @property
     def verdict(self) -> Literal["within", "exceeded", "unknown", "no limit"]:

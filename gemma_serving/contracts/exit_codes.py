@@ -9,6 +9,7 @@ class ExitCode(IntEnum):
     DONE = 0
     FAILED = 1
     REFUSED = 2
+    OTHERS_OVER_LIMIT = 3
     INTERRUPTED = 130
 
     @property
@@ -19,5 +20,6 @@ class ExitCode(IntEnum):
             ExitCode.FAILED: "failed, or missed a threshold",
             ExitCode.REFUSED: "refused before any change: invalid argument, unknown stack or blocking finding; "
             "or the server could not be reached",
+            ExitCode.OTHERS_OVER_LIMIT: "done, and another Pulumi project has a stack over its limit, which was left",
             ExitCode.INTERRUPTED: "interrupted by Ctrl-C or SIGTERM",
         }[self]

@@ -1,6 +1,7 @@
 """Where the product is: a checkout, or a wheel that a project's folder uses."""
 
 import json
+import os
 import re
 import shlex
 import sys
@@ -28,6 +29,8 @@ INSTALL_PULUMI: Final = "make setup" if CHECKOUT else "curl -fsSL https://get.pu
 """Command that installs the engine."""
 DISTRIBUTIONS: Final = ("gemma_serving", "gcp_tpu_provider", "loadtest_openai", "localcloud_google")
 """Start of the wheels' file names. No index has these names yet, so each wheel is installed by its path."""
+FOLDER_VARIABLE: Final = "GEMMA_SERVING_FOLDER"
+"""Variable with the project's folder, for a process that works in a copy of it."""
 NEW_FOLDER: Final = "mkdir serving && cd serving && gemma init NAME"
 """Command that writes a project, in every folder."""
 
@@ -44,6 +47,11 @@ def project_root() -> Path | None:
     """Return the folder with Pulumi.yaml: this one, otherwise the checkout; None without both. Its program may be any program."""
     here = Path.cwd()
     return here if (here / "Pulumi.yaml").is_file() else CHECKOUT
+
+
+def home_folder() -> Path:
+    """Return the folder whose records this machine keeps: the project's, also for a program that the engine runs in a copy of it."""
+    return Path(os.environ.get(FOLDER_VARIABLE) or project_root() or Path.cwd())
 
 
 def own_project() -> Path | None:

@@ -1,7 +1,7 @@
 """Ownership markers: labels, or the description of resources without labels."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 PRODUCT: Final = "gemma-serving"
@@ -64,11 +64,11 @@ NO_LIMITS: Final = StackLimits()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ownership:
-    """The Pulumi project and stack that own a resource, and the limits of that stack."""
+    """The Pulumi project and stack that own a resource, and the limits of that stack. Limits change, so equality does not compare them."""
 
     project: str
     stack: str
-    limits: StackLimits = NO_LIMITS
+    limits: StackLimits = field(default=NO_LIMITS, compare=False)
 
     @property
     def identity(self) -> Mapping[str, str]:

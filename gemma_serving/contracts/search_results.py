@@ -6,7 +6,7 @@ from datetime import datetime
 
 from gemma_serving.contracts.answers import Absent, Answer, Present, Unknown
 from gemma_serving.contracts.labels import Ownership
-from gemma_serving.contracts.proof import Proof
+from gemma_serving.contracts.proof import Asker, Proof
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,10 +58,14 @@ class ListCall:
 class Inventory:
     """The result of a search. `found` alone is not proof of absence: read `answer_about`."""
 
+    asker: Asker
+    """Who owns `found`."""
     found: Sequence[FoundResource]
     calls: Sequence[ListCall]
     unknown: Sequence[str]
     elapsed_s: float
+    foreign: Sequence[FoundResource] = ()
+    """Resources of other Pulumi projects: of their stacks with the same name, or of all their stacks if all were searched."""
     guests: Sequence[FoundResource] = ()
     """Resources of other stacks in the networks among `found`. Google deletes no network in use."""
     users: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
@@ -73,8 +77,10 @@ class Inventory:
             return Present(items)
         return Unknown(" ".join(self.unknown)) if self.unknown else Absent()
 
-    def proof_of_absence(self, items: Sequence[FoundResource]) -> Proof | None:
-        """Return the proof that none of these `found` resources exists; None unless everything could be read."""
-        if not isinstance(self.answer_about(items), Absent):
+    def proof_of_absence(self, items: Sequence[FoundResource], stack: str) -> Proof | None:
+        """Return the proof that none of these `found` resources of a stack exists; None unless everything could be read."""
+        owner = Ownership(project=self.asker.project, stack=stack)
+        if not isinstance(self.answer_about(items), Absent) or not self.asker.owns(owner):
             return None
-        return Proof(claim="no resource to delete exists in Google Cloud", source=f"{len(self.calls)} lists, all read")
+        claim = f"no resource of stack {stack} to delete exists in Google Cloud"
+        return Proof(claim=claim, source=f"{len(self.calls)} lists, all read", owners={stack: owner})

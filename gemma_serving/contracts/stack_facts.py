@@ -175,7 +175,7 @@ class StackFacts:
     teardown_began: bool = False
     """True if a deletion of the stack did not finish."""
     held: str = ""
-    """What Google holds of a deleted stack, and until when, as a sentence; empty if this folder has no record of it."""
+    """What Google holds of a deleted stack, or has released, as a sentence; empty if its state has anything but a network."""
     server: Answer[CloudFacts] | None = None
     """Google's report. Present also if the server existed and is gone (`has_ended`). Absent: no server of the stack exists."""
     lost: Answer[Sequence[str]] | None = None

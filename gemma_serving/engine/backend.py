@@ -14,8 +14,9 @@ from urllib.parse import unquote
 
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.fields import as_mapping
-from gemma_serving.contracts.installation import own_project
+from gemma_serving.contracts.installation import home_folder, own_project
 from gemma_serving.contracts.labels import PRODUCT
+from gemma_serving.contracts.memory import Memory, memory_of
 from gemma_serving.engine import runner
 
 BACKEND_VARIABLE: Final = "PULUMI_BACKEND_URL"
@@ -41,12 +42,26 @@ def absolute_backend() -> Generator[None]:
     """Make every engine of this process use the project folder's backend, in any working folder."""
     folder = runner.project_folder()
     url = chosen_url(folder)
-    path, mark, options = url.removeprefix(_FILE).partition("?")
-    if not url.startswith(_FILE) or path.startswith(("/", "~")):
+    absolute = _absolute(url, folder)
+    if absolute == url:
         yield
         return
-    with variable(BACKEND_VARIABLE, f"{_FILE}{(folder / path).resolve()}{mark}{options}"):
+    with variable(BACKEND_VARIABLE, absolute):
         yield
+
+
+def _absolute(url: str, folder: Path) -> str:
+    """Return the URL of a backend, of a relative folder as the absolute one."""
+    path, mark, options = url.removeprefix(_FILE).partition("?")
+    if not url.startswith(_FILE) or path.startswith(("/", "~")):
+        return url
+    return f"{_FILE}{(folder / path).resolve()}{mark}{options}"
+
+
+def memory() -> Memory:
+    """Return what this machine remembers of the deployments of this folder in the chosen backend."""
+    folder = runner.project_folder() if own_project() is not None else home_folder()
+    return memory_of(home_folder(), _absolute(chosen_url(folder), folder).partition("?")[0])
 
 
 def state_folder() -> Path | None:

@@ -14,10 +14,11 @@ from typing import Final
 
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.fields import as_mapping, as_sequence
-from gemma_serving.contracts.proof import Proof
+from gemma_serving.contracts.installation import home_folder
+from gemma_serving.contracts.memory import write_private
+from gemma_serving.contracts.proof import Asker, Proof
 from gemma_serving.contracts.resource_types import BUCKET_TYPE
 from gemma_serving.engine import runner
-from gemma_serving.engine.atomic_file import write_private
 from gemma_serving.engine.backend import drop_empty_side_file
 
 BACKUP_FOLDER: Final = Path(".work") / "deployments"
@@ -202,7 +203,7 @@ def _unprotected(resource: ResourceState, *, keep_bucket: bool) -> ResourceState
 
 def back_up(stack: str, text: str) -> Path:
     """Write an export to a new private file, and return its path."""
-    folder = runner.project_folder() / BACKUP_FOLDER
+    folder = home_folder() / BACKUP_FOLDER
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / f"{stack}-{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}.json"
     write_private(path, text, new=True)
@@ -221,8 +222,9 @@ def write_deployment(stack: str, deployment: StackDeployment) -> None:
         runner.query(["stack", "import", "--stack", stack, "--file", str(path)], limit_s=IMPORT_LIMIT_S)
 
 
-def write_empty(stack: str, _proof: Proof) -> None:
+def write_empty(stack: str, proof: Proof) -> None:
     """Replace the stack's state with one without resources, as the proof allows. Raises ScriptError if the engine rejects it."""
+    proof.require(Asker(stack=stack))
     document = {"version": 3, "deployment": {"manifest": {"time": "0001-01-01T00:00:00Z", "magic": "", "version": ""}}}
     write_deployment(stack, StackDeployment(document=document, resources=(), pending=()))
 

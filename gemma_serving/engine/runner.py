@@ -16,7 +16,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
-from gemma_serving.contracts.installation import CHECKOUT, INSTALL_PULUMI, no_project, own_project
+from gemma_serving.contracts.installation import (
+    CHECKOUT,
+    FOLDER_VARIABLE,
+    INSTALL_PULUMI,
+    home_folder,
+    no_project,
+    own_project,
+)
 from gemma_serving.contracts.settings_files import no_settings_file, stacks_in
 from gemma_serving.contracts.spelling import did_you_mean
 from gemma_serving.engine.children import started
@@ -106,7 +113,8 @@ def environment() -> Mapping[str, str]:
     """
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     paths = os.pathsep.join(path for path in given if path and Path(path).resolve() != CHECKOUT)
-    return {**os.environ, "PULUMI_SKIP_UPDATE_CHECK": "true", "PYTHONPATH": paths}
+    folder = {FOLDER_VARIABLE: str(home_folder())}
+    return {**os.environ, **folder, "PULUMI_SKIP_UPDATE_CHECK": "true", "PYTHONPATH": paths}
 
 
 def run(

@@ -11,11 +11,11 @@ from typing import Final, Literal
 
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.fields import ContractError, as_mapping, as_sequence, from_json
-from gemma_serving.contracts.labels import PRODUCT, owner_of
+from gemma_serving.contracts.labels import PRODUCT, Ownership, owner_of
 from gemma_serving.contracts.naming import allowed_name
 from gemma_serving.contracts.outputs import DETAILS_TYPE, StackOutputs
 from gemma_serving.contracts.parallel import each
-from gemma_serving.contracts.proof import Proof
+from gemma_serving.contracts.proof import Asker, Proof
 from gemma_serving.contracts.resource_types import CAPACITY_COMPONENT, SERVER_TYPES
 from gemma_serving.engine import runner
 from gemma_serving.engine.backend import file_text, state_folder
@@ -59,19 +59,25 @@ class StackState:
     """Output of `pulumi stack export`, or the file of a local backend in that form."""
 
     @property
+    def owner(self) -> Ownership:
+        """The Pulumi project and stack of the state, by the project in its URNs."""
+        projects = (one.urn.split("::")[1:2] for one in self._stated())
+        return Ownership(project=next((one[0] for one in projects if one), PRODUCT), stack=self.stack)
+
+    @property
     def proof(self) -> Proof | None:
         """The proof that the state names its `resources`, for their deletion; None if it was not read, or for a name that no stack of this product has."""
         if self.status != "read" or allowed_name(self.stack) != self.stack:
             return None
         claim = f"the state of stack {self.stack} names {len(self.resources)} resources"
-        return Proof(claim=claim, source=f"the state, written {self.written}")
+        return Proof(claim=claim, source=f"the state, written {self.written}", owners={self.stack: self.owner})
 
     @property
     def proof_of_loss(self) -> Proof | None:
         """The proof that the stack has no state that an empty one would replace: it is missing or cut off; otherwise None."""
         is_lost = self.status == "missing" or self.is_cut_off
         claim = f"the state of stack {self.stack} is missing or cut off"
-        return Proof(claim=claim, source=self.detail) if is_lost else None
+        return Proof(claim=claim, source=self.detail, owners={self.stack: self.owner}) if is_lost else None
 
     @property
     def by_urn(self) -> Mapping[str, Item]:
@@ -106,7 +112,7 @@ class StackState:
             owner_of(labels=as_mapping(inputs.get("labels")), description=str(inputs.get("description") or ""))
             for inputs in map(_inputs, self.resources)
         ]
-        names = {owner.stack for owner in owners if owner is not None}
+        names = {owner.stack for owner in owners if owner is not None and owner.project == self.owner.project}
         return "" if self.stack in names else min(names, default="")
 
     @property
@@ -177,7 +183,8 @@ def remove_empty(state: StackState) -> bool:
     return proof is not None and not (state.resources or state.pending) and _removed(state.stack, proof)
 
 
-def _removed(stack: str, _proof: Proof) -> bool:
+def _removed(stack: str, proof: Proof) -> bool:
+    proof.require(Asker(stack=stack))
     return runner.run("stack", "rm", stack, "--yes", "--preserve-config").returncode == 0
 
 

@@ -19,6 +19,8 @@ from typing import Final
 
 STATE_VARIABLE: Final = "LOCALCLOUD_STATE"
 """Variable with the state folder of the local cloud; not set outside it."""
+_FOLDER_VARIABLE: Final = "GEMMA_SERVING_FOLDER"
+"""As in contracts.installation, which this file cannot import."""
 _WORK: Final = ".work"
 """Folder of the checkout for receipts and backups, which must not disappear with a cloud."""
 _SETTINGS: Final = "Pulumi.*.yaml"
@@ -149,6 +151,7 @@ def main(engine: str, arguments: Sequence[str]) -> int:
     words = list(_absolute(arguments, here))
     os.chdir(folder)
     os.environ["PWD"] = str(folder)  # the engine believes it
+    os.environ.setdefault(_FOLDER_VARIABLE, str(project))
     if not arguments or arguments[0] != "config":
         os.execv(engine, [engine, *words])  # noqa: S606 - as above
     before = {path.name: _text(path) for path in folder.glob(_SETTINGS)}

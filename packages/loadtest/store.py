@@ -85,7 +85,7 @@ class ResultStore:
     def append(self, result: Mapping[str, Any]) -> None:
         """Write one point. It is on disk when this returns."""
         line = json.dumps(result, separators=(",", ":"), allow_nan=False).encode() + b"\n"
-        with self._path.open("ab") as file:
+        with open(self._path, "ab", opener=_without_links) as file:
             file.write(line)
             file.flush()
             os.fsync(file.fileno())
@@ -101,15 +101,21 @@ class ResultStore:
             return
         raw = self._path.read_bytes()
         if raw and not raw.endswith(b"\n"):
-            with self._path.open("r+b") as file:
+            with open(self._path, "r+b", opener=_without_links) as file:
                 file.truncate(raw.rfind(b"\n") + 1)
 
 
 def write_whole(path: Path, text: str) -> None:
     """Write a file atomically, so a reader sees the old text or the new one."""
     draft = path.with_name(f".{path.name}.new")
-    draft.write_text(text, encoding="utf-8")
+    with open(draft, "w", encoding="utf-8", opener=_without_links) as file:
+        file.write(text)
     draft.replace(path)
+
+
+def _without_links(path: str, flags: int) -> int:
+    """Open a file for writing, but not through a link, which a checkout can bring. Raises OSError."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 @contextlib.contextmanager
@@ -120,7 +126,7 @@ def open_store(folder: Path, run: Mapping[str, Any], *, resume: bool) -> Generat
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / LOCK).open("w")
+        lock = open(folder / LOCK, "w", opener=_without_links)  # noqa: SIM115 - as above; closed below
     except OSError as error:
         raise SweepError(f"Cannot write to --out {folder}: {error.strerror}.") from None
     with lock:

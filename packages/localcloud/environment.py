@@ -81,6 +81,8 @@ def variables(
         "HF_TOKEN": HUB_TOKEN,
         # Simulated files must not get into the cache of the real hub, and a real login must not be sent to this one.
         "HF_HOME": str(state / "huggingface"),
+        # What commands remember of a simulated cloud is not about a real one, and no two clouds share it.
+        "XDG_STATE_HOME": str(state / "user-state"),
         **{name: str(state / "logins" / path) for name, path in LOGINS.items()},
         **_joined(commands, given),
     }

@@ -33,7 +33,7 @@ from gemma_serving.scripts.agent.permissions import (
 from gemma_serving.scripts.cli.command import Command, print_progress, run_command
 from gemma_serving.scripts.cli.options import Option, StackName
 
-AUDIT: Final = Path(".work") / "agent-audit.jsonl"
+AUDIT: Final = "audit.jsonl"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,10 @@ class AgentOptions:
         float,
         Option("Time after which a longer call returns a handle.", metavar="SECONDS", least=0, most=LONGEST_WAIT_S),
     ] = ANSWER_WITHIN_S
-    audit: Annotated[Path, Option("Audit file, with a line per call.", metavar="FILE")] = AUDIT
+    audit: Annotated[
+        Path | None,
+        Option(f"Audit file, with a line per call. Default: {AUDIT} in the state folder.", metavar="FILE"),
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +85,7 @@ def _agent(options: AgentOptions) -> ExitCode:
     tools = parse_toolsets(options.toolsets)
     _require_packages()
     from gemma_serving.engine import runner
-    from gemma_serving.engine.backend import absolute_backend
+    from gemma_serving.engine.backend import absolute_backend, memory
     from gemma_serving.scripts.agent.context import AgentContext
     from gemma_serving.scripts.agent.recording import AuditFile
     from gemma_serving.scripts.agent.runs import Runs
@@ -91,7 +94,7 @@ def _agent(options: AgentOptions) -> ExitCode:
     from gemma_serving.scripts.agent.staging import parse_sources
     from gemma_serving.scripts.cli.hidden import environment_secrets
 
-    path = runner.project_folder() / options.audit
+    path = runner.project_folder() / (options.audit or memory().path(AUDIT))
     agent = AgentContext(
         allowed=allowed,
         spending=SpendingLimit(states=deployed_now, usd_per_hour_limit=options.max_usd_per_hour),

@@ -1,6 +1,6 @@
 """Codes for deletions: shown on a terminal, accepted once. A client that answers questions itself has none.
 
-The project's folder has only a hash of a code, so a model that can read files does not learn it.
+Only a hash of a code is stored, so a model that can read files does not learn it.
 """
 
 import hashlib
@@ -15,11 +15,10 @@ from typing import Final
 
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.fields import as_sequence, json_object
-from gemma_serving.engine.atomic_file import write_private
-from gemma_serving.engine.runner import project_folder
+from gemma_serving.contracts.memory import STATE_HOME_VARIABLE, Memory
+from gemma_serving.engine.backend import memory
 
 VALID_S: Final = 600
-FOLDER: Final = Path(".work") / "agent-codes"
 _LETTERS: Final = "ABCDEFGHJKMNPQRSTVWXYZ23456789"
 """Without characters that look alike."""
 _LENGTH: Final = 8
@@ -29,19 +28,15 @@ _LENGTH: Final = 8
 class CodeShelf:
     """Store of the codes' hashes, at most one pair per stack. A newer pair replaces the older one."""
 
-    folder: Path
+    memory: Memory
     clock: Callable[[], float] = time.time
 
     def new(self, stack: str) -> tuple[str, str]:
-        """Create two codes for a stack, one that keeps its bucket and one that deletes it, and store their hashes."""
+        """Create two codes for a stack, one that keeps its bucket and one that deletes it, and store their hashes. Raises OSError."""
         codes, salt = (_code(), _code()), secrets.token_hex(16)
         hashes = [_hash(code, salt) for code in codes]
-        path = self._path(stack)
-        fresh = path.with_suffix(f".{secrets.token_hex(4)}")
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         kept = {"until": self.clock() + VALID_S, "salt": salt, "hashes": hashes}
-        write_private(fresh, json.dumps(kept), new=True)
-        fresh.replace(path)
+        self.memory.write(_name(stack), json.dumps(kept))
         return codes
 
     def take(self, stack: str, typed: str, *, keeps_bucket: bool) -> bool:
@@ -49,26 +44,29 @@ class CodeShelf:
 
         A wrong code also uses them up, so codes cannot be guessed.
         """
-        path = self._path(stack)
-        taken = path.with_suffix(f".{secrets.token_hex(4)}")
+        name = _name(stack)
+        taken = f"{name}.{secrets.token_hex(4)}"
         try:
-            path.rename(taken)  # of two concurrent answers, only one gets the file
+            self.memory.path(name).rename(self.memory.path(taken))  # of two concurrent answers, only one gets the file
         except FileNotFoundError:
             return False
-        kept = json_object(taken.read_text(encoding="utf-8"))
-        taken.unlink()
+        kept = json_object(self.memory.read(taken) or "{}")
+        self.memory.remove(taken)
+        if "hashes" not in kept:  # another user can have written it
+            return False
         wanted = str(as_sequence(kept["hashes"])[0 if keeps_bucket else 1])
         is_young = 0 <= float(str(kept["until"])) - self.clock() <= VALID_S
         return is_young and hmac.compare_digest(_hash(typed, str(kept["salt"])), wanted)
 
-    def _path(self, stack: str) -> Path:
-        # A path contains a name only as a hash, so client input never becomes part of a path.
-        return self.folder / f"{hashlib.sha256(stack.encode()).hexdigest()[:32]}.json"
-
 
 def code_shelf() -> CodeShelf:
     """Return the store of this project's codes."""
-    return CodeShelf(folder=project_folder() / FOLDER)
+    return CodeShelf(memory=memory())
+
+
+def _name(stack: str) -> str:
+    # A path contains a name only as a hash, so client input never becomes part of a path.
+    return f"code-{hashlib.sha256(stack.encode()).hexdigest()[:32]}.json"
 
 
 def show_codes(stack: str, shelf: CodeShelf) -> None:
@@ -80,7 +78,12 @@ def show_codes(stack: str, shelf: CodeShelf) -> None:
             "Codes are shown only on a terminal, and this process has none. Run the command in your own terminal."
         ) from None
     with terminal:
-        keeps, deletes = shelf.new(stack)
+        try:
+            keeps, deletes = shelf.new(stack)
+        except OSError as error:
+            raise CommandRefusedError(
+                f"Cannot store a code in {shelf.memory.folder}: {error.strerror}. Set {STATE_HOME_VARIABLE} to a folder of yours."
+            ) from None
         terminal.write(
             f"Codes for a deletion of stack {stack} by an assistant.\n"
             f"Type one into your client's question, once, within {VALID_S // 60} minutes:\n"

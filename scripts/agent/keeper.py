@@ -19,16 +19,17 @@ from typing import Final
 
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.installation import product_program
+from gemma_serving.contracts.memory import STATE_HOME_VARIABLE, open_private
 from gemma_serving.contracts.naming import NamingError, check_stack_name
 from gemma_serving.contracts.proof import Proof
 from gemma_serving.engine import runner
-from gemma_serving.engine.atomic_file import open_private
+from gemma_serving.engine.backend import memory
 from gemma_serving.scripts.agent.limits import add_plan, new_record, prove, read_record, write_record
 from gemma_serving.scripts.cli.command import print_progress, print_text
-from gemma_serving.scripts.stack.limit_record import LIMITS, limit_file
+from gemma_serving.scripts.stack.limit_record import LIMIT, limit_name
 from gemma_serving.scripts.stack.unfinished_teardown import forget
 
-LOG: Final = LIMITS.with_suffix(".log")
+LOG: Final = "limits.log"
 READY: Final = "ready"
 """First line of the process, after it ran the command that deletes."""
 START_LIMIT_S: Final = 120.0
@@ -47,7 +48,7 @@ class Keepers:
     def has(self, stack: str) -> bool:
         """Return whether a process of this server will delete a stack."""
         process = self._started.get(stack)
-        return process is not None and process.poll() is None and limit_file(stack).exists()
+        return process is not None and process.poll() is None and memory().path(limit_name(stack)).exists()
 
     def keep(self, stack: str, hours: float, *, plan_id: str, project: str) -> None:
         """Record an approved plan of a stack, and start the stack's process unless it runs.
@@ -58,41 +59,41 @@ class Keepers:
             add_plan(stack, plan_id)
             return
         record = new_record(stack, plan_id=plan_id, project=project)
-        path = limit_file(stack)
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with os.fdopen(_opened(path, os.O_RDWR | os.O_CREAT), "r+b") as lock:
+        with os.fdopen(_opened(limit_name(stack), os.O_RDWR | os.O_CREAT), "r+b") as lock:
             if not _is_locked(lock.fileno()):
                 raise CommandRefusedError(
                     f"Another assistant in this folder enforces a limit of stack {stack}. Use that one, or end it first."
                 )
-            os.fchmod(lock.fileno(), 0o600)
             write_record(lock.fileno(), record)
             read_record(stack)  # a record that proves nothing later is refused now
             if not self._start(stack, time.time() + hours * 3600, lock.fileno()):
                 forget(stack)
-                raise CommandRefusedError(f"{_not_started(stack)}, so nothing was deployed. Its errors are in {LOG}.")
+                raise CommandRefusedError(
+                    f"{_not_started(stack)}, so nothing was deployed. Its errors are in {_log_file()}."
+                )
 
     def resume(self) -> None:
         """Start the process of each stack whose process was killed. It deletes the stack now, as its approval said.
 
         Without the proof that an assistant deployed a stack, print the command that deletes it instead.
         """
-        for stack in sorted(path.name for path in (runner.project_folder() / LIMITS).glob("*")):
+        for name in memory().names(LIMIT):
+            stack = name.removeprefix(LIMIT).removesuffix(".json")
             try:
                 check_stack_name(stack)
-                with os.fdopen(_opened(limit_file(stack), os.O_RDWR), "r+b") as lock:
+                with os.fdopen(_opened(name, os.O_RDWR), "r+b") as lock:
                     if not (_is_locked(lock.fileno()) and _may_delete(stack)):
                         continue
                     is_started = self._start(stack, 0.0, lock.fileno())
             except (NamingError, CommandRefusedError) as error:
                 print_progress("agent", str(error))
                 continue
-            began = f"deleting stack {stack}: its limit was not enforced. Progress is in {LOG}"
-            print_progress("agent", began if is_started else f"{_not_started(stack)}. Its errors are in {LOG}.")
+            began = f"deleting stack {stack}: its limit was not enforced. Progress is in {_log_file()}"
+            print_progress("agent", began if is_started else f"{_not_started(stack)}. Its errors are in {_log_file()}.")
 
     def _start(self, stack: str, until_s: float, lock: int) -> bool:
         """Start a process, which inherits the lock of the stack's record. Return whether it printed its first line."""
-        with os.fdopen(_opened(runner.project_folder() / LOG, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab") as log:
+        with os.fdopen(_opened(LOG, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab") as log:
             process = self._started[stack] = subprocess.Popen(
                 product_program("gemma_serving.scripts.agent.keeper", stack, str(until_s)),
                 cwd=runner.project_folder(),
@@ -116,13 +117,20 @@ def _not_started(stack: str) -> str:
     return f"The process that deletes stack {stack} at its limit did not start"
 
 
-def _opened(path: Path, flags: int) -> int:
-    """Open a file of this user. Raises CommandRefusedError."""
+def _log_file() -> Path:
+    return memory().path(LOG)
+
+
+def _opened(name: str, flags: int) -> int:
+    """Open a record of this user. Raises CommandRefusedError."""
+    records = memory()
     try:
-        return open_private(path, flags)
+        records.make()
+        return open_private(records.path(name), flags)
     except OSError as error:
+        place = error.filename or records.path(name)
         raise CommandRefusedError(
-            f"Cannot open {path}: {error.strerror}. Delete it, then run the command again."
+            f"Cannot open {place}: {error.strerror}. Delete it, or set {STATE_HOME_VARIABLE} to a folder of yours, then run the command again."
         ) from None
 
 
@@ -142,7 +150,7 @@ def _may_delete(stack: str) -> bool:
     """
     try:
         if prove(stack) is None:
-            limit_file(stack).unlink(missing_ok=True)
+            memory().remove(limit_name(stack))
             return False
     except CommandRefusedError:
         raise
@@ -153,7 +161,7 @@ def _may_delete(stack: str) -> bool:
 
 def main(stack: str, until_s: float) -> bool:
     """Wait for the limit of a stack or the end of the server, and delete the stack. Return False if that failed, to the last attempt."""
-    path = limit_file(stack)
+    path = memory().path(limit_name(stack))
     teardown = product_program("gemma_serving.scripts.teardown", f"--stack={stack}", "--yes", "--keep-bucket")
     if _run([*teardown, "--help"]):
         return False

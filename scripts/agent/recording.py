@@ -22,7 +22,7 @@ from pydantic import BaseModel
 
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.fields import as_mapping, as_sequence
-from gemma_serving.engine.atomic_file import OWNER_ONLY, open_private
+from gemma_serving.contracts.memory import OWNER_ONLY, open_private
 from gemma_serving.scripts.agent.context import ERROR_NOTE, AgentContext
 from gemma_serving.scripts.agent.deletions import can_prompt
 from gemma_serving.scripts.agent.presenting import MORE, each_text, present_result

@@ -19,18 +19,25 @@ def confirm(question: str, *, without_terminal: str, declined: str) -> None:
 
     Raises CommandRefusedError: with `without_terminal` if stdin is not a terminal, with `declined` for any other answer.
     """
+    is_agreed = agreed(question)
+    if not is_agreed:
+        raise CommandRefusedError(without_terminal if is_agreed is None else declined)
+
+
+def agreed(question: str) -> bool | None:
+    """Prompt on stderr and return whether the answer is yes or y; None if stdin is not a terminal. Earlier input does not count."""
     if not sys.stdin.isatty():
-        raise CommandRefusedError(without_terminal)
+        return None
     for _ in range(_TIMES_ASKED):
         with contextlib.suppress(termios.error, OSError, ValueError):
             termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
         print_text(for_stream(f"{question} (yes/no)", sys.stderr), sys.stderr, end=" ")
         answer = sys.stdin.readline()
         if answer.strip().lower() in _YES:
-            return
+            return True
         if not answer or answer.strip().lower() in _NO:
             break
-    raise CommandRefusedError(declined)
+    return False
 
 
 def answered(question: str, default: str, *, without_terminal: str) -> str:

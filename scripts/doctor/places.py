@@ -16,6 +16,7 @@ from gemma_serving.cloud.quotas import Quota
 from gemma_serving.cloud.shortage import NOT_USED, ChipUse, CountedUse, Shortage, read_quota, request_shortage
 from gemma_serving.contracts.capacity_states import GRANTED
 from gemma_serving.contracts.fields import as_mapping
+from gemma_serving.contracts.labels import PRODUCT, Ownership
 from gemma_serving.planning.cost.capacity_order import capacity_order
 from gemma_serving.planning.cost.provisioning import (
     PROVISIONING_MODELS,
@@ -316,7 +317,8 @@ class _PlaceComparison:
             if as_mapping(as_mapping(item.get("template")).get("nodeSelector")).get("accelerator") == name
         ]
         owners = [(item, by_name(SERVICE).owner(item)) for item in selected]
-        others = [item for item, owner in owners if owner is None or owner.stack != self.stack]
+        own = Ownership(project=PRODUCT, stack=self.stack or "")
+        others = [item for item, owner in owners if owner != own]
         used = sum(_instances(item, self.asked) for item in others)
         use = (
             CountedUse(used=used)
@@ -343,7 +345,9 @@ class _PlaceComparison:
                 ),
                 in_stack=self.position(region) is not None,
             ),
-            requests=[_own(item, owner.stack) for item, owner in owners if owner is not None],
+            requests=[
+                _own(item, owner.stack) for item, owner in owners if owner is not None and owner.project == PRODUCT
+            ],
             position=self.position(region),
         )
 

@@ -15,7 +15,6 @@ import shutil
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from importlib import import_module
 from io import TextIOWrapper
 from itertools import dropwhile
@@ -141,12 +140,7 @@ def _version() -> str:
 
 def _first() -> str:
     from gemma_serving.scripts.gemma.first import first_lines
-    from gemma_serving.scripts.stack.unfinished_teardown import held_networks
 
-    if held_networks():
-        from gemma_serving.scripts.stack.held_networks import finish_held
-
-        finish_held(partial(print_progress, "gemma"))
     lines = first_lines()
     if shutil.which("gemma") is None:
         lines = [*lines, f'`gemma` is not on PATH here. Run `export PATH="{Path(sys.executable).parent}:$PATH"`.']

@@ -1,6 +1,6 @@
 """Output of `gemma` without words: the stacks with their price, and the commands of a first day.
 
-It does not call Google, and exits after ten seconds at most. Unreadable values are unknown.
+It calls Google only about a network that it may have released, and exits after ten seconds at most. Unreadable values are unknown.
 """
 
 from collections.abc import Callable, Sequence
@@ -68,7 +68,7 @@ def _line(stack: ListedStack, now: Callable[[], datetime]) -> str:
     """Return what a stack serves with its cost and its end, as of its last `up`."""
     from gemma_serving.engine.state import read  # noqa: PLC0415 - only if a stack is deployed
     from gemma_serving.scripts.stack.costs import recorded_costs  # noqa: PLC0415 - the same
-    from gemma_serving.scripts.stack.facts import facts_of  # noqa: PLC0415 - the same
+    from gemma_serving.scripts.stack.facts import facts_of, held_sentence  # noqa: PLC0415 - the same
     from gemma_serving.scripts.stack.serves import is_being_deleted, serves_now  # noqa: PLC0415 - the same
 
     state = read(stack.name)
@@ -81,6 +81,8 @@ def _line(stack: ListedStack, now: Callable[[], datetime]) -> str:
         return " and ".join(one.text for one in costs)
     # An entry and the interrupted operation on it are one server.
     costs = dict.fromkeys(one.sentence for one in recorded_costs(state, "unclear"))
+    if facts.held and is_being_deleted(facts, serves) and not facts.locks:
+        return held_sentence(state)
     return " ".join([_incomplete(facts, serves, now()), *costs])
 
 
@@ -92,8 +94,6 @@ def _incomplete(facts: StackFacts, serves: ServesNow, now: datetime) -> str:
     if facts.locks:
         held = sentences.lock_sentence(facts.locks[0], now)
         return f"{INCOMPLETE}: {held} Run `{sentences.after_locks(stack, facts.locks)}`."
-    if facts.held and sentences.is_being_deleted(facts, serves):
-        return facts.held
     if sentences.is_being_deleted(facts, serves):
         return f"{INCOMPLETE}: {sentences.teardown_sentence(facts)} Run `gemma teardown {stack}`."
     if facts.recorded is not None and serves.word == "unknown":

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Annotated, Final
 
 from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.contracts.memory import write_private
 from gemma_serving.scripts.cli.command import Command, print_text, run_command
 from gemma_serving.scripts.cli.options import JsonSwitch, Option
 
@@ -87,8 +88,8 @@ def _run(options: RunOptions) -> ExitCode:
     text = as_text(previews, head) if base is None else comment(base, head, previews, not_previewed=why)
     if options.out is not None:
         for one in previews:
-            (options.out / f"{one.stack}.json").write_text(f"{one.model_dump_json(indent=1)}\n", encoding="utf-8")
-        (options.out / "comment.md").write_text(text, encoding="utf-8")
+            write_private(options.out / f"{one.stack}.json", f"{one.model_dump_json(indent=1)}\n")
+        write_private(options.out / "comment.md", text)
     if options.as_json:
         print_text(json.dumps({"schema_version": 1, "stacks": [one.model_dump(mode="json") for one in previews]}))
     else:

@@ -184,8 +184,7 @@ def _document(api: GoogleApi, found: StatedResource, stack: str) -> Item | None:
     def is_ours(document: Item) -> bool:
         if found.is_recorded and kind.name(document) == found.names[0]:
             return True
-        owner = kind.owner(document)
-        return owner is not None and owner.stack == stack
+        return kind.owner(document) == Ownership(project=PRODUCT, stack=stack)
 
     return _read(api, found.kind, found.names, is_ours)
 
@@ -330,7 +329,8 @@ def _account(api: GoogleApi, owned: FoundResource) -> Sequence[FoundResource]:
         document = api.get("iam", f"v1/{account_of(owned.project, owned.owner.stack)}")
     except GoogleListError:
         return ()
-    return [_owned(ACCOUNT, document, owned.project, owned.owner.stack)]
+    is_own = by_name(ACCOUNT).owner(document) == owned.owner
+    return [_owned(ACCOUNT, document, owned.project, owned.owner.stack)] if is_own else ()
 
 
 def _with_shortage(

@@ -10,7 +10,7 @@ from typing import Final, Literal
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 from gemma_serving.contracts.masking import masked
-from gemma_serving.contracts.proof import Proof
+from gemma_serving.contracts.proof import Asker, Proof
 from gemma_serving.engine import runner
 from gemma_serving.engine.atomic_file import private_folder
 from gemma_serving.engine.events import VARIABLES, EventLog
@@ -44,8 +44,9 @@ def change(
         run_engine(stack, verb, *options, name=name, steps=steps)
 
 
-def destroy(stack: str, _proof: Proof, *options: str, name: str, steps: int, after_failure: str) -> None:
-    """Destroy the resources that the proof's state names. Raises PulumiFailedError as `change` does."""
+def destroy(stack: str, proof: Proof, *options: str, name: str, steps: int, after_failure: str) -> None:
+    """Destroy the resources that the proof's state names. Raises PulumiFailedError as `change` does, and NotOwnedError."""
+    proof.require(Asker(stack=stack))
     with _ending_in(after_failure, stack, "destroy"):
         run_engine(stack, "destroy", *options, name=name, steps=steps)
     remember_run(stack, "destroyed")

@@ -15,7 +15,6 @@ from gemma_serving.contracts.stack_facts import MISSING, CloudFacts, Part, Stack
 from gemma_serving.contracts.stack_lock import StackLock
 from gemma_serving.engine.locks import stack_locks
 from gemma_serving.engine.state import StackState
-from gemma_serving.scripts.stack import unfinished_teardown
 from gemma_serving.scripts.stack.deployed_server import (
     cloud_facts,
     has_server_component,
@@ -23,8 +22,10 @@ from gemma_serving.scripts.stack.deployed_server import (
     named_server,
     serving,
 )
+from gemma_serving.scripts.stack.held_networks import NOT_ASKED, held_network, is_held
 from gemma_serving.scripts.stack.labelled import search_stacks, searched_stacks
-from gemma_serving.scripts.stack.own_runs import is_interrupted, remembered_refusal
+from gemma_serving.scripts.stack.own_runs import is_destroyed, is_interrupted, remembered_refusal
+from gemma_serving.scripts.stack.unfinished_teardown import is_unfinished
 
 NOT_COMPLETE: Final = "The last `up` was not complete, or another version of the project deployed the stack"
 
@@ -34,7 +35,9 @@ def facts_of(state: StackState, *, locks: Sequence[StackLock] | None = None) -> 
     declared, outputs = serving(state), _outputs(state)
     has_component = has_server_component(state)
     is_complete = isinstance(outputs, Present)
-    held = unfinished_teardown.held_networks(state.stack)
+    # Only a deletion removes the server of a complete `up` from the state with its component.
+    is_deleted = is_complete and declared is None and not has_component
+    held = held_network(state) if is_deleted or is_destroyed(state.stack) else None
     return StackFacts(
         stack=state.stack,
         state=_state(state),
@@ -46,10 +49,8 @@ def facts_of(state: StackState, *, locks: Sequence[StackLock] | None = None) -> 
         is_without_capacity=state.lacks_capacity,
         refusal=remembered_refusal(state.stack),
         is_interrupted=is_interrupted(state.stack),
-        # Only a deletion removes the server of a complete `up` from the state with its component.
-        teardown_began=(is_complete and declared is None and not has_component)
-        or unfinished_teardown.is_unfinished(state.stack),
-        held=held[state.stack].sentence if held else "",
+        teardown_began=is_deleted or held is not None or is_unfinished(state.stack),
+        held=held.sentence(NOT_ASKED) if held else "",
         locks=locks,
     )
 
@@ -84,10 +85,18 @@ def read_facts(state: StackState, *parts: Part, limit_s: float) -> StackFacts:
         queries["lost"] = lambda: Present(lost_parts(state))  # calls nothing without a bucket or a secret
     if "labels" in parts:
         queries["labels"] = lambda: _labelled(state)
+    if facts.held:
+        facts = replace(facts, held=held_sentence(state))
     answers = each_within([*queries.values()], workers=len(queries) or 1, limit_s=limit_s)
     for part, (answer, error) in zip(queries, answers, strict=True):
         facts = replace(facts, **{part: answer or Unknown(reason_of(error))})
     return replace(facts, locks=stack_locks(state.stack)) if "locks" in parts else facts
+
+
+def held_sentence(state: StackState) -> str:
+    """Return what Google holds of a deleted stack, or has released, after asking it; empty if its state has more than that."""
+    network = held_network(state)
+    return "" if network is None else network.sentence(is_held(network))
 
 
 def _with_named_server(facts: StackFacts, state: StackState) -> StackFacts:

@@ -13,9 +13,10 @@ from typing import Final
 
 from gemma_serving.cloud.price_file import REFRESHED
 from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.contracts.installation import FOLDER_VARIABLE, home_folder
 from gemma_serving.engine import runner
 from gemma_serving.engine.atomic_file import private_folder, replace_file
-from gemma_serving.engine.backend import absolute_backend
+from gemma_serving.engine.backend import absolute_backend, variable
 from gemma_serving.engine.settings_file import SettingsFile
 from gemma_serving.engine.steps import PlannedStep
 from gemma_serving.planning.errors import PlanningError
@@ -36,8 +37,6 @@ PROGRAM: Final = (
 """Files and folders that determine the declared resources."""
 _LINKS: Final = ("components", "stacks")
 """Folders of the project that `gemma_serving` imports by a link."""
-_WORK: Final = ".work"
-"""Folder of the project's records."""
 _SKIPPED: Final = frozenset({"tests", "__pycache__", ".pytest_cache", ".ruff_cache"})
 _LARGE_BYTES: Final = 64 * 1024**2
 """A larger file holds weights. The copy links to it, and its size and time count in the hash."""
@@ -137,15 +136,13 @@ def write_settings(path: Path, changes: Mapping[str, object]) -> None:
 
 @contextmanager
 def frozen_up(stack: str, changes: Mapping[str, object] | None = None) -> Generator[FrozenProject]:
-    """Work in a private copy of the project, with its records in `.work`, until a deployment of the stack has ended.
+    """Work in a private copy of the project, with the project's records, until a deployment of the stack has ended.
 
     Lines that the engine adds to the settings file, such as a salt, reach the project's file.
     """
     root = runner.project_folder()
-    (root / _WORK).mkdir(exist_ok=True)
-    with absolute_backend(), private_folder() as folder:
+    with absolute_backend(), private_folder() as folder, variable(FOLDER_VARIABLE, str(home_folder())):
         frozen = freeze(stack, folder / "project", changes)
-        (frozen.folder / _WORK).symlink_to((root / _WORK).resolve())
         try:
             with chdir(frozen.folder):
                 yield frozen

@@ -6,16 +6,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from gemma_serving.cloud.capacity import capacity_kind
+from gemma_serving.cloud.capacity import ListedNode, capacity_kind, capacity_names
 from gemma_serving.cloud.clock import WaitClock
 from gemma_serving.cloud.google_api import GoogleApi, answer_of, lookup
-from gemma_serving.cloud.grants import PolicyHolder, bindings_of, found_grant, members_of
-from gemma_serving.cloud.kinds import BY_TYPE, INSTANCE, KINDS, NODE, QUEUED, SERVICE, Item, by_name, order_of
-from gemma_serving.cloud.search import Scope, in_project, resource_of, search
+from gemma_serving.cloud.grants import PolicyHolder, account_of, bare, bindings_of, found_grant, members_of
+from gemma_serving.cloud.kinds import BY_TYPE, GRANT, INSTANCE, KINDS, NODE, QUEUED, SERVICE, Item, by_name, order_of
+from gemma_serving.cloud.search import Scope, resource_of, search
 from gemma_serving.contracts.answers import Answer, Present, Unknown
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
-from gemma_serving.contracts.fields import as_mapping
-from gemma_serving.contracts.labels import PRODUCT, Ownership
+from gemma_serving.contracts.fields import as_mapping, as_sequence
+from gemma_serving.contracts.labels import PRODUCT
+from gemma_serving.contracts.proof import Asker, in_project
 from gemma_serving.contracts.resource_types import CAPACITY_TYPE
 from gemma_serving.contracts.search_results import FoundResource, Inventory
 from gemma_serving.contracts.stack_facts import StatedResource
@@ -49,7 +50,10 @@ class SearchedStacks:
     states: Sequence[StackState]
     settings: Mapping[str, Settings]
     projects: Sequence[str]
-    read_errors: Sequence[str]
+    """Google Cloud projects."""
+    read_errors: Sequence[str] = ()
+    pulumi_project: str = PRODUCT
+    """Pulumi project of the stacks. Only those of this product have states and settings here."""
     is_name_known: bool = True
     """False if the state, which alone knows the former name of a renamed stack, is unreadable."""
 
@@ -67,6 +71,17 @@ class SearchedStacks:
             found |= {*stated, *(apis_of(settings) if settings is not None else ())}
         return frozenset(found) or None
 
+    @property
+    def asker(self) -> Asker:
+        """Who searches and deletes."""
+        names = [name for state in self.states for name in (*stated_names(state), *unrecorded_names(state))]
+        return Asker(
+            project=self.pulumi_project,
+            stack=self.stack,
+            former=frozenset(filter(None, (state.former_name for state in self.states))),
+            stated=frozenset(map(in_project, names)),
+        )
+
     def scope(self, kept: Sequence[str]) -> Scope:
         """Return the scope of a search. `kept`: full names of retained resources."""
         settings = self.settings.values()
@@ -75,16 +90,14 @@ class SearchedStacks:
         regions = [region for item in settings for region in item.regions]
         buckets = [bucket for state in self.states for bucket in state.buckets]
         buckets += [item.bucket.existing for item in settings if item.bucket.existing]  # other owners', with grants
-        named = [name for state in self.states for name in (*stated_names(state), *unrecorded_names(state))]
         return Scope(
             projects=self.projects,
-            stack=self.stack,
+            asker=self.asker,
             stacks=[name for state in self.states for name in (state.stack, state.former_name) if name],
             places={"tpu": zones, "run": regions, "artifactregistry": regions},
             buckets=buckets,
             kept=kept,
             apis=self.apis,
-            stated=frozenset(map(in_project, named)),
         )
 
 
@@ -202,6 +215,38 @@ def stated_names(state: StackState) -> Iterator[str]:
                 yield BY_TYPE[type_].named(inputs)
 
 
+def unstated(stacks: SearchedStacks, found: Sequence[FoundResource]) -> Sequence[FoundResource]:
+    """Return the found resources that no state of this backend names: another folder with a stack of this name may have made them."""
+    inputs = [_inputs(item) for state in stacks.states for item in (*state.pending, *state.resources)]
+    grants = {(str(one.get("role")), bare(str(one.get("member")))) for one in inputs}
+    titles = {str(one.get("displayName")) for state in stacks.states for one in map(_inputs, state.pending)}
+    names = {in_project(name) for state in stacks.states for name in (*stated_names(state), *_requested(state))}
+
+    def is_stated(item: FoundResource) -> bool:
+        document = item.document
+        if item.kind == GRANT:
+            grant = (str(document["role"]), bare(str(document["member"])))
+            return bool(document.get("stated")) or grant in grants or in_project(account_of(item)) in names
+        request = f"{item.name.partition('/nodes/')[0]}/queuedResources/{ListedNode(document).request}"
+        return not names.isdisjoint(map(in_project, (item.name, request))) or document.get("displayName") in titles
+
+    return [item for item in found if not is_stated(item)]
+
+
+def _requested(state: StackState) -> Iterator[str]:
+    """Yield the full names of unfinished creations, and of the requests for capacity in each zone that an operation tried."""
+    yield from (name for item in pending_creations(state) for name in item.names)
+    for item in state.resources:
+        outputs = as_mapping(item.get("outputs"))
+        if item.get("type") == CAPACITY_TYPE:
+            zones = (outputs.get("zone"), *as_sequence(outputs.get("triedZones")))
+            yield from capacity_names(_inputs(item), [str(zone) for zone in zones if zone])
+
+
+def _inputs(item: Item) -> Item:
+    return as_mapping(item.get("inputs"))
+
+
 def existing_creations(api: GoogleApi, state: StackState) -> Iterator[FoundResource]:
     """Yield the pending creations that exist, because a list may show them later than a GET, and the grants of the state.
 
@@ -213,7 +258,7 @@ def existing_creations(api: GoogleApi, state: StackState) -> Iterator[FoundResou
             match lookup(api, kind.api, kind.address(name)):
                 case Present(value=document):
                     owner = kind.owner(document)
-                    if owner is not None and owner.stack in {state.stack, state.former_name}:
+                    if owner is not None and owner in {state.owner, replace(state.owner, stack=state.former_name)}:
                         project = str(item.project or next(iter(state.projects), ""))
                         yield resource_of(kind, document, project=project, owner=owner)
                 case Unknown(cause=cause, why=why) if cause != "denied":
@@ -243,5 +288,5 @@ def _stated_grants(api: GoogleApi, state: StackState) -> Iterator[FoundResource]
         for binding in bindings_of(policy.value) if isinstance(policy, Present) else ():
             same = binding.get("role") == role and as_mapping(binding.get("condition")) == condition
             if same and member in members_of(binding):
-                found = found_grant(holder, role, member, condition, Ownership(project=PRODUCT, stack=state.stack))
+                found = found_grant(holder, role, member, condition, state.owner)
                 yield replace(found, labels={}, document={**found.document, "stated": True})

@@ -3,13 +3,13 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from gemma_serving.contracts.fields import from_json
-from gemma_serving.engine.runner import project_folder
+from gemma_serving.engine.backend import memory
 
-LIMITS: Final = Path(".work") / "agent-limits"
+LIMIT: Final = "limit-"
+"""Start of the names of these records."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,17 +23,17 @@ class LimitRecord:
     since: str
     """Time of the first approval (RFC 3339, UTC)."""
     before: str = ""
-    """The newest update before the first approval; empty if there was none."""
+    """The newest entry of the history before the first approval; empty if there was none."""
 
 
-def limit_file(stack: str) -> Path:
-    """Return the file of a stack's record. A process that will delete the stack has its lock."""
-    return project_folder() / LIMITS / stack
+def limit_name(stack: str) -> str:
+    """Return the name of a stack's record. A process that will delete the stack has its lock."""
+    return f"{LIMIT}{stack}.json"
 
 
 def limited_plans(stack: str) -> Sequence[str]:
     """Return the ids of the plans of a stack's record; none without one that can be read."""
     try:
-        return from_json(LimitRecord, json.loads(limit_file(stack).read_text(encoding="utf-8"))).plans
-    except (OSError, ValueError):
+        return from_json(LimitRecord, json.loads(memory().read(limit_name(stack)) or "")).plans
+    except ValueError:
         return ()

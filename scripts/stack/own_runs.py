@@ -3,14 +3,14 @@
 import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Final, Literal
 
 from gemma_serving.contracts.fields import as_mapping
-from gemma_serving.engine.atomic_file import write_private
-from gemma_serving.engine.backend import shown_url
+from gemma_serving.contracts.installation import home_folder
+from gemma_serving.contracts.memory import Memory, memory_of
+from gemma_serving.engine.backend import memory, shown_url
+from gemma_serving.scripts.cli.command import not_written, print_progress
 
-FOLDER: Final = Path(".work") / "up"
 _REFUSAL: Final = "No zone granted "
 _ZONES: Final = ("  ", "Zones not tried")
 """Starts of the provider's error about capacity (`gcp_tpu_provider.capacity`), and of its lines about zones."""
@@ -25,13 +25,19 @@ def remember_run(stack: str, state: RunState, errors: Sequence[str] = (), progra
     """
     refused = [f"{start}{rest}" for _, start, rest in (error.partition(_REFUSAL) for error in errors) if start]
     record = {"backend": shown_url(), "state": state, "refusal": "".join(refused[-1:]), "program": program}
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    write_private(_path(stack), json.dumps(record))
+    try:
+        memory().write(_name(stack), json.dumps(record))
+    except OSError as error:
+        if state == "begun" and not errors:
+            lost = f"If this run is interrupted, `gemma up {stack}` asks in a terminal before it continues."
+            print_progress("up", f"{not_written(error)} {lost}")
 
 
 def backend_of_run(stack: str) -> str:
     """Return the URL of the backend of the last run of this folder; empty if it had none."""
-    return str(_last_run(stack).get("backend") or "")
+    every = [one for one in memory_of(home_folder()).of_backends() if _last_run(stack, one)]
+    newest = max(every, key=lambda one: one.written_s(_name(stack)), default=None)
+    return "" if newest is None else str(_last_run(stack, newest).get("backend") or "")
 
 
 def remembered_refusal(stack: str) -> Sequence[str]:
@@ -40,7 +46,7 @@ def remembered_refusal(stack: str) -> Sequence[str]:
     if not text:
         return ()
     headline, *lines = text.splitlines()
-    at = datetime.fromtimestamp(_path(stack).stat().st_mtime, UTC)
+    at = datetime.fromtimestamp(memory().written_s(_name(stack)), UTC)
     zones = [" ".join(line.split()) for line in lines if line.startswith(_ZONES)]
     return [f"`gemma up` of {at:%Y-%m-%d %H:%M} UTC: {headline}", *zones]
 
@@ -50,14 +56,19 @@ def is_interrupted(stack: str) -> bool:
     return _last_run(stack).get("state") == "begun"
 
 
+def is_destroyed(stack: str) -> bool:
+    """Return whether the last run of this folder deleted the stack."""
+    return _last_run(stack).get("state") == "destroyed"
+
+
 def is_last_run(stack: str, program: str, written: str) -> bool:
     """Return whether the last run of this folder was a complete `up` of this program, and no later run wrote the state.
 
     `written`: time at which the state was written (RFC 3339).
     """
     last = _last_run(stack)
-    is_same = (last.get("state"), last.get("backend"), last.get("program")) == ("done", shown_url(), program)
-    return is_same and bool(written) and datetime.fromisoformat(written).timestamp() <= _path(stack).stat().st_mtime
+    is_same = (last.get("state"), last.get("program")) == ("done", program)
+    return is_same and bool(written) and datetime.fromisoformat(written).timestamp() <= memory().written_s(_name(stack))
 
 
 def is_own(stack: str, *, has_server: bool) -> bool:
@@ -66,16 +77,15 @@ def is_own(stack: str, *, has_server: bool) -> bool:
     After a destroy, a server is another folder's; a bucket that was kept is this one's.
     """
     last = _last_run(stack)
-    is_same = last.get("backend") == shown_url()
-    return is_same and not (has_server and last.get("state") == "destroyed")
+    return bool(last) and not (has_server and last.get("state") == "destroyed")
 
 
-def _last_run(stack: str) -> Mapping[str, object]:
+def _last_run(stack: str, of: Memory | None = None) -> Mapping[str, object]:
     try:
-        return as_mapping(json.loads(_path(stack).read_text(encoding="utf-8")))
-    except (OSError, ValueError):
+        return as_mapping(json.loads((of or memory()).read(_name(stack)) or "{}"))
+    except ValueError:
         return {}
 
 
-def _path(stack: str) -> Path:
-    return FOLDER / f"{stack}.json"
+def _name(stack: str) -> str:
+    return f"up-{stack}.json"

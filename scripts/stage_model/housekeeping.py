@@ -21,7 +21,7 @@ from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.naming import Names
 from gemma_serving.contracts.parallel import each
-from gemma_serving.contracts.proof import Proof
+from gemma_serving.contracts.proof import Asker, Proof
 from gemma_serving.contracts.resource_types import SERVER_TYPES, SERVICE_TYPE
 from gemma_serving.contracts.staged_weights import MANIFEST, MODELS_FOLDER, PARTS, folder_uri
 from gemma_serving.engine import state as states
@@ -96,7 +96,7 @@ def manage(stack: str, settings: Settings, name: str | None, *, yes: bool, as_js
     """List the folders of a stack's bucket, or remove one. Raises CommandRefusedError and ScriptError."""
     bucket = settings.bucket_name(stack)
     is_shared = settings.bucket.existing is not None
-    target = WeightsBucket(bucket, settings.project)
+    target = WeightsBucket(bucket, settings.project, Asker(stack=stack), is_shared=is_shared)
     names = dict.fromkeys([settings.weights_name, *(extra.name for extra in extra_checkpoints(settings))])
     try:
         listed = [found for below in (names if is_shared else ("",)) for found in _staged(target, below)]
@@ -106,7 +106,7 @@ def manage(stack: str, settings: Settings, name: str | None, *, yes: bool, as_js
         listed = []
     readers = _readers(bucket, stack, settings)
     folders = [readers.of(folder, sizes, complete=complete) for folder, sizes, complete in listed]
-    chosen = None if name is None else _removable(bucket, folders, readers, name.strip("/"))
+    chosen = None if name is None else _removable(target, folders, readers, name.strip("/"))
     if not as_json:
         _print(stack, bucket, folders if chosen is None else [chosen[0]], readers.unknown, is_shared=is_shared)
     report: dict[str, object] = {"stack": stack, "bucket": bucket}
@@ -121,13 +121,15 @@ def manage(stack: str, settings: Settings, name: str | None, *, yes: bool, as_js
     return ExitCode.DONE
 
 
-def _removable(bucket: str, folders: Sequence[_Folder], readers: _Readers, name: str) -> tuple[_Folder, Proof]:
-    """Return a folder, and the proof that nothing serves it. Raises CommandRefusedError."""
-    uri = f"gs://{bucket}/{name}"
+def _removable(
+    target: WeightsBucket, folders: Sequence[_Folder], readers: _Readers, name: str
+) -> tuple[_Folder, Proof]:
+    """Return a folder, and the proof that nothing serves it. Raises CommandRefusedError, and NotOwnedError for another owner's bucket."""
+    uri = f"gs://{target.name}/{name}"
     folder = next((one for one in folders if one["name"] == name), None)
     if folder is None:
         known = ", ".join(one["name"] for one in folders) or "none"
-        raise CommandRefusedError(f"gs://{bucket} has no weights in {name!r}. Folders: {known}.")
+        raise CommandRefusedError(f"gs://{target.name} has no weights in {name!r}. Folders: {known}.")
     if folder["served_by"]:
         raise CommandRefusedError(
             f"{uri} is served by {' and '.join(folder['served_by'])}. Nothing was deleted. "
@@ -139,7 +141,7 @@ def _removable(bucket: str, folders: Sequence[_Folder], readers: _Readers, name:
             "Fix this, then run the command again."
         )
     source = f"{len(readers.states)} states, {len(readers.texts)} revisions and {len(readers.settings)} settings files"
-    return folder, Proof(claim=f"nothing serves {uri}", source=source)
+    return folder, target.proof(f"nothing serves {uri}", source)
 
 
 def _removed(target: WeightsBucket, folder: _Folder, proof: Proof, *, yes: bool) -> int:

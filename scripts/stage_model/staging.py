@@ -20,6 +20,7 @@ from gemma_serving.contracts.answers import Absent
 from gemma_serving.contracts.chat_template import AGE_WORDS, TEMPLATE, TemplateAge
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.contracts.proof import Asker
 from gemma_serving.contracts.staged_weights import OWN_FOLDER
 from gemma_serving.engine.atomic_file import replace_file
 from gemma_serving.engine.runner import project_folder
@@ -28,7 +29,7 @@ from gemma_serving.planning.rules.crashes import CRASHES
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.planning.units import GIB
 from gemma_serving.scripts.cli import command
-from gemma_serving.scripts.cli.command import print_text
+from gemma_serving.scripts.cli.command import not_written, print_text
 from gemma_serving.scripts.cli.transfer import Transfer, overwrite_line
 from gemma_serving.scripts.stack.settings import stack_settings
 from gemma_serving.scripts.stage_model import housekeeping
@@ -62,7 +63,8 @@ def stage_model(options: StageOptions) -> ExitCode:
         )
     require_apis(settings.project, apis_of(settings), say=_say)
     is_missing = settings.bucket.existing is None and not has_bucket(stack, settings)
-    target = WeightsBucket(settings.bucket_name(stack), settings.project)
+    is_shared = settings.bucket.existing is not None
+    target = WeightsBucket(settings.bucket_name(stack), settings.project, Asker(stack=stack), is_shared=is_shared)
     plans = {settings.model: _plan(options, settings, target)}
     plans |= {extra.source: _plan(options, settings, target, extra) for extra in extra_checkpoints(settings)}
     for name, plan in plans.items():
@@ -90,7 +92,11 @@ def stage_model(options: StageOptions) -> ExitCode:
     _record(stack, settings, found)
     if options.origin is not None:
         origin = options.origin if options.origin.startswith(_GS) else str(Path(options.origin).resolve())
-        note_source(stack, origin, project_folder())
+        try:
+            note_source(stack, origin)
+        except OSError as error:
+            lost = f"The next command for these weights needs --from {origin}."
+            _say(f"{not_written(error)} {lost}")
     _show(options, staged, target.name, proven or None)
     return ExitCode.DONE
 

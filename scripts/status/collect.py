@@ -92,7 +92,7 @@ def collect(request: StatusRequest, *, clock: Clock = GOOGLE_CLOCK.now) -> Statu
     if request.stack and found[0].status == "missing":
         raise CommandRefusedError(_without_state(found[0], request.limit_s))
     known = each([partial(_known, state, request, clock) for state in found], workers=CALLS)
-    if request.stack and not known[0][0].is_without_capacity:
+    if request.stack and not (known[0][0].is_without_capacity or known[0][0].held):
         require_deployed(known[0][0])
     return StatusReport(
         at_s=clock().timestamp(),

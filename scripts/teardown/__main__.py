@@ -9,6 +9,7 @@ The search reads every zone and region and needs neither state nor settings. The
 
 import json
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from gemma_serving.contracts.errors import CommandRefusedError
@@ -17,22 +18,75 @@ from gemma_serving.scripts.cli.command import Command, Effect, print_result, pri
 from gemma_serving.scripts.teardown.teardown_options import TeardownOptions
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gemma_serving.cloud.google_api import GoogleApi
+    from gemma_serving.scripts.stack.labelled import SearchedStacks
     from gemma_serving.scripts.teardown.receipt import Receipt
+    from gemma_serving.scripts.teardown.removal import Teardown
 
 
 def _teardown(options: TeardownOptions) -> ExitCode:
-    from gemma_serving.scripts.teardown.output import progress, text_of
-    from gemma_serving.scripts.teardown.receipt import ReceiptError
-    from gemma_serving.scripts.teardown.removal import Teardown, connected, guard, read_inputs
+    from gemma_serving.scripts.teardown.removal import (
+        Teardown,
+        connected,
+        exit_code,
+        guard,
+        others_over_limit,
+        read_inputs,
+    )
 
     if (options.stack is None) != options.all_stacks:
         raise CommandRefusedError("Pass either STACK or --all.")
     if options.keep_bucket and options.include_retained:
         raise CommandRefusedError("--keep-bucket and --include-retained cannot be combined.")
+    if options.every_project and (not options.all_stacks or options.over_limit or options.receipt):
+        raise CommandRefusedError("--every-project needs --all, and cannot be combined with --over-limit or --receipt.")
     if options.over_limit:
         return guard(options)
     found = read_inputs(options)
-    teardown = Teardown(options=options, known=found, api=connected(found.projects))
+    api = connected(found.projects)
+    receipt, path = _finished(Teardown(options=options, known=found, api=api), options)
+    others = others_over_limit(api, receipt.foreign) if options.all_stacks and not options.every_project else ()
+    if options.every_project:
+        return _every_project(options, found, api, [(receipt, path)])
+    if options.as_json:
+        print_text(json.dumps({**receipt.to_json(), "receipt": str(path), "others": others}))
+    else:
+        print_text("\n".join([f"Receipt: {path}", *others]))
+    return exit_code(clean=receipt.clean, others=others)
+
+
+def _every_project(
+    options: TeardownOptions, known: "SearchedStacks", api: "GoogleApi", done: "list[tuple[Receipt, Path]]"
+) -> ExitCode:
+    """Tear down the stacks of each other Pulumi project, after a question even with --yes. What is declined stays."""
+    from gemma_serving.scripts.stack.labelled import SearchedStacks
+    from gemma_serving.scripts.teardown.output import progress
+    from gemma_serving.scripts.teardown.removal import Teardown
+
+    declined = False
+    for project in sorted({item.owner.project for item in done[0][0].foreign}):
+        of_project = SearchedStacks(stack=None, states=(), settings={}, projects=known.projects, pulumi_project=project)
+        asked = replace(options, yes=False)
+        try:
+            done.append(_finished(Teardown(options=asked, known=of_project, api=api), asked))
+        except CommandRefusedError as error:
+            progress(str(error))
+            declined = True
+    if options.as_json:
+        receipts = [{**receipt.to_json(), "receipt": str(path)} for receipt, path in done]
+        print_text(json.dumps({"receipts": receipts}))
+    else:
+        print_text("\n".join(f"Receipt: {path}" for _, path in done))
+    return ExitCode.DONE if all(receipt.clean for receipt, _ in done) and not declined else ExitCode.FAILED
+
+
+def _finished(teardown: "Teardown", options: TeardownOptions) -> "tuple[Receipt, Path]":
+    """Run a teardown, print its receipt as text, and write it. Raises ScriptError."""
+    from gemma_serving.scripts.teardown.output import progress, text_of
+    from gemma_serving.scripts.teardown.receipt import ReceiptError
+
     try:
         teardown.run()
     except BaseException as error:
@@ -45,13 +99,11 @@ def _teardown(options: TeardownOptions) -> ExitCode:
     if not options.as_json:
         print_result(text_of(receipt))
     try:
-        path = receipt.write(options.receipt)
+        return receipt, receipt.write(options.receipt)
     except ReceiptError as error:
         if error.is_lost or options.as_json:
             print_text(json.dumps(receipt.to_json()))
         raise
-    print_text(json.dumps({**receipt.to_json(), "receipt": str(path)}) if options.as_json else f"Receipt: {path}")
-    return ExitCode.DONE if receipt.clean else ExitCode.FAILED
 
 
 def _write_partial(receipt: "Receipt", options: TeardownOptions) -> None:
@@ -76,6 +128,7 @@ COMMAND: Final = Command(
     exit_codes={
         ExitCode.DONE: "every list was read and no resource leaked; Google may hold a network for two hours, at no cost",
         ExitCode.FAILED: "a resource leaked, a list could not be read, or the receipt could not be written; with --dry-run, a resource exists",
+        ExitCode.OTHERS_OVER_LIMIT: "done; with --all or --over-limit, a stack of another Pulumi project exceeds its limit and was left",
     },
     after_interrupt="Run the same command again to continue.",
 )

@@ -5,7 +5,8 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Final
 
-from gemma_serving.cloud.kinds import GRANT, KINDS
+from gemma_serving.cloud.kinds import BUCKET, GRANT, KINDS, REPOSITORY, SECRET
+from gemma_serving.cloud.prices import has_price
 from gemma_serving.cloud.simulated import is_simulated
 from gemma_serving.cloud.spending import StackSpending
 from gemma_serving.contracts.search_results import FoundResource
@@ -16,6 +17,7 @@ from gemma_serving.scripts.stack.costs import found_rate, spent_sentence
 from gemma_serving.scripts.teardown.receipt import Receipt
 
 _MOST_PLACES: Final = 2
+_WITH_DATA: Final = frozenset({BUCKET, REPOSITORY, SECRET})
 
 
 def progress(text: str) -> None:
@@ -52,8 +54,7 @@ def text_of(receipt: Receipt) -> str:
     lines += [f"Leaked: {item.kind} {item.name}. To delete it, run:\n  {item.command}" for item in receipt.leaked]
     failed = [item for item in receipt.deletions if item.detail]
     lines += [f"Not deleted: {item.resource.kind} {item.resource.name}: {item.detail}" for item in failed]
-    lines += receipt.unknown
-    lines += receipt.warnings
+    lines += [*receipt.unknown, *receipt.warnings, *foreign_sentences(receipt.foreign)]
     return "\n".join(lines)
 
 
@@ -69,7 +70,7 @@ def _held(receipt: Receipt) -> Sequence[str]:
     return [
         f"Held by Google {end}, $0: {', '.join(f'{item.kind} {item.id}' for item in receipt.held)}.",
         f"No service, machine or other resource uses them. Their only addresses are Cloud Run's: {', '.join(receipt.held_by)}.",
-        "The next `gemma`, `gemma up` or `gemma teardown` in this folder deletes them then; `--wait` waits.",
+        f"`gemma teardown {receipt.stack or '--all'}` deletes them then; with `--wait`, it waits.",
     ]
 
 
@@ -95,6 +96,22 @@ def resource_counts(found: Sequence[FoundResource]) -> str:
     return f"{resources} and {number_of(grants, GRANT)}" if grants else resources
 
 
+def named(found: Sequence[FoundResource]) -> str:
+    """Return the names of the resources that cost money or hold data, as the end of a sentence; empty without any."""
+    kept = [f"{item.kind} {item.id}" for item in found if has_price(item) or item.kind in _WITH_DATA]
+    return f", with {', '.join(kept)}" if kept else ""
+
+
+def foreign_sentences(foreign: Sequence[FoundResource]) -> Sequence[str]:
+    """Return how many resources of which stacks of other Pulumi projects a teardown left, one sentence each."""
+    owners = [(item.owner.project, item.owner.stack) for item in foreign]
+    counts = {owner: owners.count(owner) for owner in sorted(set(owners))}
+    return [
+        f"{number_of(count, 'resource')} of stack {stack} of the Pulumi project {project} {'was' if count == 1 else 'were'} left."
+        for (project, stack), count in counts.items()
+    ]
+
+
 def _searched(receipt: Receipt) -> str:
     calls = receipt.searches[-1].calls if receipt.searches else ()
     return f"{len(calls)} list calls, {len(KINDS) + 1} resource types, project {', '.join(receipt.projects)}"
@@ -105,7 +122,12 @@ def _would_delete(receipt: Receipt) -> str:
     name = f"{receipt.stack or 'all stacks'}{' (simulated)' if is_simulated() else ''}"
     lines = [f"{name}: {_verdict(receipt)}", *_stacks(receipt.leaked), *_costs(receipt.spent)]
     lines += [*_held(receipt), *(f"Retained: {item.text}" for item in receipt.retained)]
-    lines += [*receipt.unknown, *receipt.warnings, f"Searched: {_searched(receipt)}."]
+    lines += [
+        *receipt.unknown,
+        *receipt.warnings,
+        *foreign_sentences(receipt.foreign),
+        f"Searched: {_searched(receipt)}.",
+    ]
     if receipt.leaked:
         lines.append("With --json: each name, its age and its delete command, in the order of deletion.")
     return "\n".join(lines)

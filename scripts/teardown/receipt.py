@@ -14,13 +14,14 @@ from gemma_serving.cloud.simulated import is_simulated
 from gemma_serving.cloud.spending import StackSpending
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.fields import as_mapping, as_sequence
+from gemma_serving.contracts.memory import write_private
 from gemma_serving.contracts.search_results import FoundResource, Inventory
 from gemma_serving.planning.data.prices import price_words
 from gemma_serving.planning.units import GIB
 from gemma_serving.scripts.cli.command import not_written
 from gemma_serving.scripts.stack.costs import found_costs, storage_price
-from gemma_serving.scripts.stack.unfinished_teardown import FOLDER
 
+FOLDER: Final = Path(".work") / "teardown"
 _OBJECTS: Final = "storage/v1/b/{name}/o?fields=nextPageToken,items/size&maxResults=1000"
 
 
@@ -73,6 +74,10 @@ class Receipt:
     elapsed_s: float
     spent: Sequence[StackSpending] = ()
     """Cost of each stack that the first search found, as in `gemma status`."""
+    left: Sequence[FoundResource] = ()
+    """Part of `leaked` that no state of this backend has, and that was not confirmed."""
+    foreign: Sequence[FoundResource] = ()
+    """Resources of other Pulumi projects, which were left."""
     held: Sequence[FoundResource] = ()
     """Networks and subnetworks that only Google holds."""
     held_by: Sequence[str] = ()
@@ -105,6 +110,8 @@ class Receipt:
                 for item in self.held
             ],
             "held_by": list(self.held_by),
+            "left": [item.name for item in self.left],
+            "foreign": [resource_json(item, self.started, ()) for item in self.foreign],
             "retained": [
                 {
                     **resource_json(item.resource, self.started, self.spent),
@@ -163,7 +170,7 @@ class Receipt:
 
     def _written(self, target: Path) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(f"{json.dumps(self.to_json(), indent=2)}\n", encoding="utf-8")
+        write_private(target, f"{json.dumps(self.to_json(), indent=2)}\n")
         return target
 
 
@@ -175,6 +182,7 @@ def resource_json(item: FoundResource, now: datetime, spent: Sequence[StackSpend
         "name": item.name,
         "command": item.command,
         "stack": item.owner.stack,
+        "pulumi_project": item.owner.project,
         "project": item.project,
         "location": item.location,
         "created": item.created,

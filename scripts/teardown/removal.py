@@ -23,7 +23,7 @@ from gemma_serving.contracts.answers import Absent, Answer, Unknown
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.installation import INSTALL_PULUMI
-from gemma_serving.contracts.labels import RETAINED, RETAINED_LABEL, Ownership
+from gemma_serving.contracts.labels import PRODUCT, RETAINED, RETAINED_LABEL, Ownership
 from gemma_serving.contracts.naming import NamingError, check_stack_name
 from gemma_serving.contracts.proof import Proof
 from gemma_serving.contracts.search_results import FoundResource, Inventory
@@ -43,16 +43,17 @@ from gemma_serving.engine.secrets_provider import no_new_file
 from gemma_serving.engine.state import StackState
 from gemma_serving.planning.units import number_of
 from gemma_serving.scripts.cli.command import not_written, print_text
-from gemma_serving.scripts.cli.prompts import confirm
+from gemma_serving.scripts.cli.prompts import agreed, confirm
 from gemma_serving.scripts.stack import engine_run, unfinished_teardown
-from gemma_serving.scripts.stack.held_networks import finish_held
-from gemma_serving.scripts.stack.labelled import SearchedStacks, search_stacks, searched_stacks
+from gemma_serving.scripts.stack.held_networks import held_network
+from gemma_serving.scripts.stack.labelled import SearchedStacks, search_stacks, searched_stacks, unstated
 from gemma_serving.scripts.teardown import pending
-from gemma_serving.scripts.teardown.output import progress, resource_counts, show, text_of
+from gemma_serving.scripts.teardown.output import foreign_sentences, named, progress, resource_counts, show, text_of
 from gemma_serving.scripts.teardown.receipt import Receipt, ReceiptError, RetainedBucket, retained_bucket
 from gemma_serving.scripts.teardown.teardown_options import TeardownOptions
 
-_DECLINED: Final = "Cancelled. Nothing more was deleted."
+_DECLINED: Final = "Cancelled. Nothing was deleted."
+_NO_MORE: Final = "Cancelled. Nothing more was deleted."
 _ROUNDS: Final = 3
 """Rounds of search and deletion. A later round deletes what depended on a resource of an earlier one."""
 _POLL_S: Final = 30.0
@@ -68,6 +69,8 @@ class Teardown:
     clock: WaitClock = field(default_factory=WaitClock)
     searches: list[Inventory] = field(default_factory=list[Inventory])
     leaked: tuple[FoundResource, ...] = ()
+    left: frozenset[str] = frozenset()
+    """Full names of resources that no state of this backend has, and that nobody confirmed."""
     held: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
     """Full names of what only Google holds, with its addresses."""
     held_until: datetime | None = None
@@ -98,6 +101,8 @@ class Teardown:
         self._require_no_guests()
         if any(map(has_price, self.leaked)):
             self.spent = spending(self.api, self.leaked, GOOGLE_CLOCK.now())
+        if self.options.dry_run and (others := self._unstated(self.leaked)):
+            self.warnings.append(f"{self._lacks(others)} Without a terminal, they are left; in one, it asks.")
         if not self.options.dry_run:
             show("Found in Google Cloud:", self.leaked, self.spent)
             for sentence in renamed:
@@ -110,9 +115,8 @@ class Teardown:
 
     def _delete(self) -> None:
         self.begun = True
-        recorded = self._recorded
         for state in self.known.states:
-            if state.stack not in recorded or self._beyond(state, recorded[state.stack].names):
+            if self._owned or self._beyond(state, self.held):
                 self._with_file(partial(unfinished_teardown.remember, state))
             self._destroy(state)
         now = partial(datetime.now, UTC)
@@ -122,20 +126,9 @@ class Teardown:
             self._wait_for_google()
         for state in self.known.states:
             self._update_state(state)
-        self._record()
-        if self.options.stack and not recorded:  # with a record, this run may be the one that another command started
-            finish_held(progress, but=self.options.stack)
-
-    def _record(self) -> None:
-        """Record for the next command that no resource is left of the stacks, or only what Google holds."""
-        owned = [item for item in self.searches[-1].found if item.name in self.held]
-        stacks = dict.fromkeys([*(state.stack for state in self.known.states), *(item.owner.stack for item in owned)])
-        for stack in stacks if self._absence() else ():
-            names = [item.name for item in owned if stack in {item.owner.stack, self.options.stack}]
-            held = partial(
-                unfinished_teardown.remember_held, stack, names, self.held_until or GOOGLE_CLOCK.now() + HOLD
-            )
-            self._with_file(held if names else partial(unfinished_teardown.forget, stack))
+        for state in self.known.states:
+            if self._absence(state.stack) is not None:
+                self._with_file(partial(unfinished_teardown.forget, state.stack))
 
     def _with_file(self, change: Callable[[], None]) -> None:
         """Change a local file. A failure becomes a warning, because no resource may stay for it."""
@@ -168,12 +161,10 @@ class Teardown:
         stacks = {item.owner.stack for item in left if item.name in held}
         if held and self.held_until is None:
             seen = {item.owner.stack for search in self.searches for item in search.found if item.kind == SERVICE}
-            ends = [
-                now + HOLD if stack in seen else self._recorded[stack].until
-                for stack in stacks
-                if stack in seen or stack in self._recorded
-            ]
-            self.held_until = max(ends) if len(ends) == len(stacks) else None
+            stated = {one.stack: one.until for one in map(held_network, self.known.states) if one is not None}
+            ends = [now + HOLD if stack in seen else stated.get(stack) for stack in stacks]
+            known = [end for end in ends if end is not None]
+            self.held_until = max(known) if len(known) == len(ends) else None
         is_late = self.held_until is not None and now > self.held_until + GRACE
         return {} if is_late else held
 
@@ -181,9 +172,14 @@ class Teardown:
         """Return the resources that the last search found for deletion."""
         return self.searches[-1].answer_about(self.leaked)
 
-    def _absence(self) -> Proof | None:
-        """Return the proof that no resource to delete is left; None unless the last search read every list."""
-        return self.searches[-1].proof_of_absence(self.leaked)
+    @property
+    def _owned(self) -> Sequence[FoundResource]:
+        """What is deleted: without what may be another folder's and was not confirmed."""
+        return [item for item in self.leaked if item.name not in self.left]
+
+    def _absence(self, stack: str) -> Proof | None:
+        """Return the proof that no resource of a stack to delete is left; None unless the last search read every list."""
+        return self.searches[-1].proof_of_absence(self._owned, stack)
 
     def receipt(self) -> Receipt:
         """Return the results since the first search."""
@@ -194,6 +190,8 @@ class Teardown:
             destroyed=self.destroyed,
             state=self.state_left,
             leaked=self.leaked,
+            left=[item for item in self.leaked if item.name in self.left],
+            foreign=self.searches[-1].foreign,
             held=[item for item in self.searches[-1].found if item.name in self.held],
             held_by=sorted({address for addresses in self.held.values() for address in addresses}),
             held_until=self.held_until,
@@ -217,10 +215,12 @@ class Teardown:
         """Reject a name without state, settings and resources. Raises CommandRefusedError."""
         stack = self.options.stack
         nothing = all(state.status in {"missing", "no engine"} and not state.projects for state in self.known.states)
-        searched = self._absence() is not None and not self.retained and not self.held
-        if stack is not None and stack not in self.known.settings and nothing and searched:
+        if stack is None or stack in self.known.settings or not nothing:
+            return
+        if self._absence(stack) is not None and not self.retained and not self.held:
+            left = "".join(f" {sentence}" for sentence in foreign_sentences(self.searches[-1].foreign))
             raise CommandRefusedError(
-                f"Stack {stack} not found: no state, settings or resource has this name. Pass another --stack, or --all."
+                f"Stack {stack} not found: no state, settings or resource has this name. Pass another --stack, or --all.{left}"
             )
 
     def _require_no_guests(self) -> None:
@@ -228,11 +228,16 @@ class Teardown:
         guests = self.searches[-1].guests
         if not guests:
             return
-        stacks = sorted({item.owner.stack for item in guests})
-        commands = " and ".join(f"`gemma teardown {stack}`" for stack in stacks)
+        owners = sorted({(item.owner.project, item.owner.stack) for item in guests})
+        own = self.known.pulumi_project
+        stacks = [stack if project == own else f"{stack} of the Pulumi project {project}" for project, stack in owners]
+        commands = [
+            f"`gemma teardown {stack}`" if project == own else f"`pulumi destroy --stack {stack}` in {project}"
+            for project, stack in owners
+        ]
         refusal = (
             f"The network of stack {self.options.stack} has resources of {', '.join(stacks)}, such as {guests[0].kind} {guests[0].id}, and Google "
-            f"deletes no network in use. Run {commands} first."
+            f"deletes no network in use. Run {' and '.join(commands)} first."
         )
         if self.options.dry_run or self.options.over_limit:
             self.warnings.append(refusal)
@@ -243,35 +248,71 @@ class Teardown:
 
     def _confirm(self) -> None:
         """Prompt once for all known resources, without what only Google kept. Raises CommandRefusedError unless the answer is yes."""
-        kept = frozenset(self.held).union(*(held.names for held in self._recorded.values()))
-        count = sum(len(self._beyond(state, kept)) for state in self.known.states)
-        self.confirmed |= {*self.held, *(item.name for item in self.leaked)}
-        if self.options.yes or not (count or any(item.name not in kept for item in self.leaked)):
+        self._confirm_unstated(self.leaked)
+        count = self._stated_count
+        others = [item for item in self._owned if item.name not in self.confirmed]
+        self.confirmed |= {*self.held, *(item.name for item in others)}
+        if self.options.yes or not (count or others):
             return
-        name = f"stack {self.options.stack}" if self.options.stack else "all stacks"
+        project = f"of the Pulumi project {self.known.pulumi_project}"
+        name = f"stack {self.options.stack} {project}" if self.options.stack else f"all stacks {project}"
         only_state = f"{number_of(count, 'resource')} of the state, none of which was found in Google Cloud"
-        resources = f"{resource_counts(self.leaked)} in Google Cloud" if self.leaked else only_state
+        resources = f"{resource_counts(others)} in Google Cloud{named(others)}" if others else only_state
+        is_own = self.known.pulumi_project == PRODUCT
+        how = "Pass --yes to confirm." if is_own else "Run the command in a terminal to confirm."
         confirm(
             f"Delete {name}: {resources}?",
-            without_terminal=f"Teardown of {name} deletes {resources}. stdin is not a terminal. Pass --yes to confirm.",
-            declined="Cancelled. Nothing was deleted.",
+            without_terminal=f"Teardown of {name} deletes {resources}. stdin is not a terminal. {how}",
+            declined=_DECLINED,
         )
 
     def _confirm_more(self) -> None:
         """Prompt for the resources that the first search did not find."""
-        more = [item for item in self.leaked if item.name not in self.confirmed]
+        self._confirm_unstated(self.leaked)
+        more = [item for item in self._owned if item.name not in self.confirmed]
         self.confirmed |= {item.name for item in more}
         if more and not self.options.yes:
             show("Found since:", more)
             refusal = f"{resource_counts(more)} appeared after the confirmation, and stdin is not a terminal. Pass --yes to confirm."
-            confirm(f"Delete {resource_counts(more)} too?", without_terminal=refusal, declined=_DECLINED)
+            confirm(f"Delete {resource_counts(more)} too?", without_terminal=refusal, declined=_NO_MORE)
 
-    # Engine
+    def _confirm_unstated(self, found: Sequence[FoundResource]) -> None:
+        """Prompt, even with --yes, for resources of a stack that no state of this backend has; without a yes, leave them.
+
+        All stacks, and a limit in the labels, need no state. Raises CommandRefusedError for a no if there is nothing else to delete.
+        """
+        asked = self.left | self.confirmed
+        new = [item for item in self._unstated(found) if item.name not in asked]
+        if not new:
+            return
+        names, lacks = {item.name for item in new}, self._lacks(new)
+        is_agreed = agreed(f"{lacks} Delete them?")
+        if is_agreed:
+            self.confirmed |= names
+            return
+        if is_agreed is not None and not self.begun and len(new) == len(self.leaked) and not self._stated_count:
+            raise CommandRefusedError(_DECLINED)
+        self.left |= names
+        command = f"`gemma teardown {self.options.stack}`"
+        self.warnings.append(f"{lacks} They were left. To delete them, run {command} in a terminal.")
+
+    def _unstated(self, found: Sequence[FoundResource]) -> Sequence[FoundResource]:
+        """Return what no state of this backend has of one stack. All stacks, and a limit in the labels, need no state."""
+        return unstated(self.known, found) if self.options.stack and not self.options.over_limit else ()
+
+    def _lacks(self, found: Sequence[FoundResource]) -> str:
+        """Return that no state of this backend has these resources, as a sentence."""
+        return (
+            f"No state of this backend has {resource_counts(found)} with the labels of stack {self.options.stack} of the Pulumi project "
+            f"{self.known.pulumi_project}, so another folder may have made them{named(found)}."
+        )
 
     @property
-    def _recorded(self) -> Mapping[str, unfinished_teardown.HeldNetwork]:
-        """The networks of these stacks that Google held after the last teardown of this folder."""
-        return unfinished_teardown.held_networks(self.options.stack)
+    def _stated_count(self) -> int:
+        """Number of resources in the states, without what only Google kept."""
+        return sum(len(self._beyond(state, self.held)) for state in self.known.states)
+
+    # Engine
 
     @staticmethod
     def _beyond(state: StackState, names: Collection[str]) -> Sequence[Mapping[str, object]]:
@@ -281,7 +322,6 @@ class Teardown:
 
     def _wait_for_google(self) -> None:
         """Wait until Google has released what it holds, or should have an hour ago, and delete it."""
-        self._record()
         names = [name for name in self.held if "/subnetworks/" in name]
         left_s = ((self.held_until or GOOGLE_CLOCK.now() + HOLD) - GOOGLE_CLOCK.now()).total_seconds()
         end_s = self.clock.now_s() + left_s + GRACE.total_seconds() + _POLL_S
@@ -350,7 +390,7 @@ class Teardown:
                 f"If it has stopped, run `pulumi cancel --yes --stack {stack}`."
             )
             question = f"Stack {stack} is {how}, which may still be running. Remove the lock?"
-            confirm(question, without_terminal=refusal, declined=_DECLINED)
+            confirm(question, without_terminal=refusal, declined=_NO_MORE)
         if held:
             remove_lock_files(stack)
 
@@ -360,12 +400,12 @@ class Teardown:
         """Search and delete through the API until no resource is left or a round deletes none."""
         for _ in range(_ROUNDS):
             self.search()
-            if not self.leaked:
-                return
             self._confirm_more()
             waited = {item.resource.name for item in self.deletions if item.timed_out}
-            left = [item for item in self.leaked if item.name not in waited]
-            done = delete_all(self.api, left, report=progress, clock=self.clock)
+            chosen = [item for item in self._owned if item.name not in waited]
+            if not self._owned:
+                return
+            done = delete_all(self.api, chosen, self.known.asker, report=progress, clock=self.clock)
             self.deletions += done
             if all(item.outcome not in {"deleted", "already deleted"} for item in done):
                 break
@@ -373,7 +413,7 @@ class Teardown:
 
     def _update_state(self, state: StackState) -> None:
         """Remove deleted resources from the state. Report an unreadable state."""
-        after, proof = states.read(state.stack), self._absence()
+        after, proof = states.read(state.stack), self._absence(state.stack)
         if proof is not None and self._beyond(after, self.held):
             after = self._emptied(after, proof)
         elif isinstance(self.remaining(), Unknown) and after.resources:
@@ -383,7 +423,7 @@ class Teardown:
             )
         if after.status == "read":
             self.state_left += tuple(self._beyond(after, self.held))
-        elif after.is_cut_off and proof is not None:
+        elif after.is_cut_off and proof is not None and not self.left:
             warning = f"The state of stack {state.stack} was truncated. It is now empty."
             self._write_empty(state.stack, proof, file_text(state.stack), warning)
         elif after.status == "unreadable":
@@ -483,6 +523,9 @@ def guard(options: TeardownOptions) -> ExitCode:
     for sentence in seen.unknown:
         progress(sentence)
     over = [item for item in stacks if item.exceeded]
+    others = others_over_limit(api, seen.foreign)
+    for sentence in others:
+        progress(sentence)
     receipts = [receipt for item in over if (receipt := _enforced(options, item.owner, api)) is not None]
     answer = seen.answer_about(seen.found)
     if isinstance(answer, Absent):
@@ -492,12 +535,30 @@ def guard(options: TeardownOptions) -> ExitCode:
     all_read = not seen.unknown and not any(item.unknown for item in stacks)
     clean = all_read and all(receipt.clean and path for receipt, path in receipts)
     if options.as_json:
-        rest = {"unknown": list(seen.unknown), "clean": clean, "simulated": is_simulated()}
+        rest = {"unknown": list(seen.unknown), "others": others, "clean": clean, "simulated": is_simulated()}
         print_text(json.dumps({**_to_json(stacks, receipts), **rest}))
     else:
         for receipt, path in receipts:
             print_text(f"{text_of(receipt)}\nReceipt: {path or 'above'}")
-    return ExitCode.DONE if clean else ExitCode.FAILED
+    return exit_code(clean=clean, others=others)
+
+
+def others_over_limit(api: GoogleApi, foreign: Sequence[FoundResource]) -> Sequence[str]:
+    """Return a sentence for each stack of another Pulumi project that exceeds a limit in its labels. It is not torn down."""
+    spent = spending(api, foreign, GOOGLE_CLOCK.now()) if foreign else ()
+    return [
+        f"Stack {one.owner.stack} of the Pulumi project {one.owner.project} exceeds {' and '.join(one.exceeded)}. It was left. Run "
+        f"`pulumi destroy --stack {one.owner.stack}` in its folder, or `gemma teardown --all --every-project` in a terminal."
+        for one in spent
+        if one.exceeded
+    ]
+
+
+def exit_code(*, clean: bool, others: Sequence[str]) -> ExitCode:
+    """Return the exit code of a teardown. `others`: stacks of other Pulumi projects that exceed their limits."""
+    if not clean:
+        return ExitCode.FAILED
+    return ExitCode.OTHERS_OVER_LIMIT if others else ExitCode.DONE
 
 
 def _to_json(stacks: Sequence[StackSpending], receipts: Sequence[tuple[Receipt, Path | None]]) -> dict[str, object]:
@@ -532,7 +593,7 @@ def _enforced(options: TeardownOptions, owner: Ownership, api: GoogleApi) -> tup
     teardown = Teardown(options=chosen, known=read_inputs(chosen), api=api)
     teardown.search()
     now = next(
-        (one for one in spending(api, teardown.leaked, GOOGLE_CLOCK.now()) if one.owner.identity == owner.identity),
+        (one for one in spending(api, teardown.leaked, GOOGLE_CLOCK.now()) if one.owner == owner),
         None,
     )
     proof = None if now is None else now.proof

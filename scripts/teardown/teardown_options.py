@@ -14,7 +14,18 @@ class TeardownOptions:
     stack: Annotated[str | None, Option("Name of the stack.", metavar="STACK")] = None
     all_stacks: Annotated[
         bool,
-        Option("Tear down all stacks of this product in the project, even unknown ones.", flag="--all", person=True),
+        Option(
+            "Tear down all stacks of the Pulumi project gemma-serving in the Google Cloud project, even unknown ones.",
+            flag="--all",
+            person=True,
+        ),
+    ] = False
+    every_project: Annotated[
+        bool,
+        Option(
+            "With --all: then also the stacks of other Pulumi programs that use this package, after a question for each project.",
+            person=True,
+        ),
     ] = False
     dry_run: Annotated[bool, Option("Count the resources without deleting them.")] = False
     yes: Annotated[bool, Option("Skip the confirmation. A lock that may be in use still needs one.", person=True)] = (

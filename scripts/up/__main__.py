@@ -21,12 +21,11 @@ For a Cloud Run service, see docs/cloud-run.md.
 import sys
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Final
 
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.exit_codes import ExitCode
-from gemma_serving.scripts.cli.command import Command, Effect, print_progress, run_command
+from gemma_serving.scripts.cli.command import Command, Effect, run_command
 from gemma_serving.scripts.cli.options import JsonSwitch, Option
 
 
@@ -58,14 +57,11 @@ def _up(options: UpOptions) -> ExitCode:
         return _restart(options)
     from gemma_serving.scripts.plan.api import changes_of_file
     from gemma_serving.scripts.stack.frozen import frozen_up
-    from gemma_serving.scripts.stack.held_networks import finish_held
     from gemma_serving.scripts.up.deploying import deploy
     from gemma_serving.scripts.up.request import UpRequest
     from gemma_serving.scripts.up.starting import prepared_stack
 
     changes = changes_of_file(options.set)
-    if not options.dry_run:
-        finish_held(partial(print_progress, "up"), but=options.stack)
     is_frozen = bool(changes or options.plan or (options.dry_run and options.as_json))
     with frozen_up(options.stack, changes) if is_frozen else nullcontext() as frozen:
         request = UpRequest(

@@ -9,7 +9,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 from gemma_serving.cloud.capacity import NO_SUCH_PLACE, capacity_kind, capacity_names, urn_marks
 from gemma_serving.cloud.google_api import GoogleApi, answer_of
-from gemma_serving.cloud.kinds import BY_TYPE, INSTANCE, ResourceKind
+from gemma_serving.cloud.kinds import BY_TYPE, INSTANCE, ResourceKind, by_name
 from gemma_serving.contracts.answers import Absent, Answer, Present, Unknown
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.fields import as_mapping, as_sequence
@@ -116,8 +116,7 @@ def _titled(kind: ResourceKind) -> Callable[[LookupSession, str, Json], LookupRe
         path = kind.path.format(p=inputs["project"])
         pages = search.known(answer_of(kind.api, lambda: list(search.api.pages(kind.api, path))), path) or ()
         for item in (as_mapping(one) for page in pages for one in as_sequence(page.get(kind.items))):
-            owner = kind.owner(item)
-            if owner is not None and owner.identity == search.owner.identity and item.get("displayName") == title:
+            if kind.owner(item) == search.owner and item.get("displayName") == title:
                 return LookupResult(owner="owned", name=kind.name(item), id=kind.name(item))
         return LookupResult(owner="missing", name=str(title))
 
@@ -150,7 +149,7 @@ def _secret_version(search: LookupSession, _urn: str, inputs: Json) -> LookupRes
 
 
 def _queued_resource(search: LookupSession, urn: str, inputs: Json) -> LookupResult:
-    """Find the capacity of this id or of a renewal in every zone, owned by the hash of the URN."""
+    """Find the capacity of this id or of a renewal in every zone, owned by its labels and the hash of the URN."""
     project = str(inputs["project"])
     identifier = str(inputs["queuedResourceId"])
     stateless = f"projects/{project}/queuedResources/{identifier}"
@@ -160,8 +159,8 @@ def _queued_resource(search: LookupSession, urn: str, inputs: Json) -> LookupRes
         existing = search.known(answer, stateless) or ()
     else:
         existing = _queued(search, inputs, wanted)
-    mark = hashlib.sha256(urn.encode()).hexdigest()[:URN_DIGITS]
-    owned = [name for name, body in existing if mark in urn_marks(body)]
+    mark, kind = hashlib.sha256(urn.encode()).hexdigest()[:URN_DIGITS], by_name(capacity_kind(inputs))
+    owned = [name for name, body in existing if mark in urn_marks(body) and kind.owner(body) == search.owner]
     if owned:
         history = list[object]()
         outputs = {"name": owned[0], "zone": owned[0].split("/")[3], "state": "UNKNOWN", "stateHistory": history}

@@ -22,7 +22,7 @@ from gemma_serving.cloud.prices import seen_instance, seen_queued, seen_service
 from gemma_serving.cloud.spending import StackSpending
 from gemma_serving.contracts.answers import Absent, Answer, Present, Unknown
 from gemma_serving.contracts.errors import CommandRefusedError
-from gemma_serving.contracts.labels import NO_LIMITS, PRODUCT, Ownership, StackLimits
+from gemma_serving.contracts.labels import PRODUCT, Ownership, StackLimits
 from gemma_serving.contracts.naming import Names
 from gemma_serving.contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
 from gemma_serving.contracts.run_record import MICROS, MOST_BYTES, RecordError, RunRecord, Seen
@@ -100,14 +100,22 @@ class RunRecorder:
     """Names of a stack's record and its TPU VMs."""
 
     project: str
-    stack: str
+    owner: Ownership
+    """The stack, whose description the account must have, with its limits."""
     account: str
     """Full name of the account."""
-    identity: str
-    """Words in the description that identify the stack's account."""
     machines: Sequence[str] = ()
     """Possible full names of its queued resources or instances, or the name of its Cloud Run service."""
-    limits: StackLimits = NO_LIMITS
+
+    @property
+    def stack(self) -> str:
+        """Name of the stack."""
+        return self.owner.stack
+
+    @property
+    def limits(self) -> StackLimits:
+        """Limits of the stack."""
+        return self.owner.limits
 
     @property
     def has_limits(self) -> bool:
@@ -216,7 +224,7 @@ class RunRecorder:
         if account is None:
             return None
         description = str(account.get("description") or "")
-        if not set(self.identity.split()) <= set(description.split()):
+        if not self.owner.owns(description=description):
             return None  # another owner's account of the same name, so Google will reject ours
         before = RunRecord.of(description) or RunRecord()
         seen, complete = self._seen()
@@ -253,8 +261,7 @@ class RunRecorder:
         place, collection = name.split("/")[3:5]
         kind = by_name(_KINDS[collection])
         document = self._call(kind.api, kind.address(name))
-        owner = kind.owner(document)
-        if owner is None or owner.stack != self.stack:
+        if kind.owner(document) != self.owner:
             return None
         if kind.kind == SERVICE:
             return seen_service(document, place)
@@ -324,13 +331,11 @@ def recorder_of(settings: Settings, names: Names, owner: Ownership) -> RunRecord
     capacity = {"project": settings.project, "queuedResourceId": names.base, "api": tpu.api if tpu else ""}
     return RunRecorder(
         project=settings.project,
-        stack=names.stack,
+        owner=owner,
         account=f"projects/{settings.project}/serviceAccounts/{names.account_email}",
-        identity=owner.description,
         machines=[f"projects/{settings.project}/locations/{run.region}/services/{names.base}"]
         if run
         else capacity_names(capacity, tpu.zones if tpu else ()),
-        limits=owner.limits,
     )
 
 

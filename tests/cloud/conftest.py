@@ -11,6 +11,7 @@ import requests
 from gemma_serving.cloud.staging.bucket import WeightsBucket
 from gemma_serving.cloud.staging.copying import CopyPlan, stage
 from gemma_serving.cloud.staging.sources import FolderSource
+from gemma_serving.contracts.proof import Asker
 from gemma_serving.contracts.staged_weights import MANIFEST
 from localcloud.rest.errors import CloudError
 from localcloud.services import storage_objects
@@ -34,7 +35,7 @@ class StagingWorld:
 
     @property
     def target(self):
-        return WeightsBucket(self.bucket, PROJECT)
+        return WeightsBucket(self.bucket, PROJECT, Asker(stack="x"), is_shared=True)
 
     def make_bucket(self, name, **settings):
         body = {"name": name, "location": "us-east4", **settings}

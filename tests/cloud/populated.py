@@ -14,6 +14,7 @@ from gemma_serving.cloud.clock import GOOGLE_CLOCK
 from gemma_serving.cloud.google_api import GoogleApi, GoogleListError
 from gemma_serving.contracts.labels import NO_LIMITS, Ownership, StackLimits
 from gemma_serving.contracts.naming import Names
+from gemma_serving.contracts.proof import Asker
 from localcloud.environment import API_OVERRIDES
 from localcloud.server.app import DEFAULT_SPEED
 from localcloud.tests import idle_cloud
@@ -54,6 +55,10 @@ def off_by(monkeypatch: pytest.MonkeyPatch, skew: timedelta) -> None:
 
 def owner(stack: str) -> Ownership:
     return Ownership(project="gemma-serving", stack=stack)
+
+
+def asker(stack: str | None, **more: object) -> Asker:
+    return Asker(project="gemma-serving", stack=stack, **more)
 
 
 @dataclass
@@ -211,10 +216,15 @@ class World:
 
     def everything(self, stack: str, zone: str = ZONE, limits: StackLimits = NO_LIMITS) -> None:
         """Make one of each kind, as the components of a stack would."""
-        own, names = replace(owner(stack), limits=limits), Names(project=PROJECT, stack=stack)
-        labels = dict(own.labels)
-        self.network(names.base, own.description)
-        email = self.account(names.account_id, own.description)
+        self.made_of(replace(owner(stack), limits=limits), Names(project=PROJECT, stack=stack), zone)
+
+    def made_of(self, own: Ownership, names: Names, zone: str = ZONE, managed_by: str = "") -> None:
+        """Make one of each kind with an owner's marks and with the names of a stack. `managed_by`: another product's."""
+        changed = {"managed-by": managed_by} if managed_by else {}
+        labels = {**own.labels, **changed}
+        description = own.description.replace("managed-by=gemma-serving", f"managed-by={labels['managed-by']}")
+        self.network(names.base, description)
+        email = self.account(names.account_id, description)
         self.grant("roles/logging.logWriter", f"serviceAccount:{email}")
         self.secret(f"{names.base}-hf-token", labels)
         self.bucket(names.bucket, labels, "m/config.json", "m/model.safetensors")

@@ -9,7 +9,7 @@ from gemma_serving.cloud.kinds import KINDS, by_name, order_of
 from gemma_serving.cloud.search import Scope, resource_of, search
 from localcloud.tests.google_bodies import google_answer, google_body
 from localcloud.world.scenario import Fault, OperationDurations, Scenario
-from tests.cloud.populated import PROJECT, open_world, owner
+from tests.cloud.populated import PROJECT, asker, open_world, owner
 
 LABELS = dict(owner("x").labels)
 INSTANT = OperationDurations(instant=True)
@@ -31,11 +31,11 @@ class Patience:
 
 
 def delete(api, found, patience=None):
-    return delete_all(api, found, report=lambda _line: None, clock=(patience or Patience()).clock)
+    return delete_all(api, found, asker("x"), report=lambda _line: None, clock=(patience or Patience()).clock)
 
 
 def found_in(world, stack="x"):
-    return search(world.api, Scope(projects=[PROJECT], stack=stack)).found
+    return search(world.api, Scope(projects=[PROJECT], asker=asker(stack))).found
 
 
 def test_what_a_network_consists_of_goes_before_it():
@@ -133,7 +133,7 @@ class Slow:
         body = {"name": self.name, "tpu": {"nodeSpec": [{"node": {"labels": LABELS}}]}, "state": {"state": "ACTIVE"}}
         return google_answer("GET", f"{api}/{path}", body)
 
-    def delete(self, api, path, proof, *, parameters):
+    def delete(self, api, path, proof, _asker, *, parameters):
         assert (parameters, "name stack x" in proof.claim, self.name in proof.source) == ({"force": "true"}, True, True)
         self.deleted = True
         return google_answer(
@@ -163,7 +163,7 @@ def test_a_denied_look_at_what_is_being_deleted_is_no_proof_that_it_is_gone():
 
 def test_a_deletion_that_never_ends_is_given_up():
     patience, said = Patience(), []
-    (deletion,) = delete_all(Slow(10**6), [queued()], report=said.append, clock=patience.clock)
+    (deletion,) = delete_all(Slow(10**6), [queued()], asker("x"), report=said.append, clock=patience.clock)
     assert (deletion.outcome, deletion.timed_out) == ("failed", True)
     assert len(said) > 30
     assert said[0].endswith("gemma-x: 35 of 1800 s")
@@ -194,7 +194,7 @@ class Versioned:
         shown = self.generations if "versions=true" in path else {"2"}
         yield {"items": [{"name": "o", "generation": generation} for generation in shown]}
 
-    def delete(self, _api, path, _proof, *, parameters):
+    def delete(self, _api, path, _proof, _asker, *, parameters):
         if path.endswith("/o/o"):
             self.generations = self.generations - {parameters["generation"]}
         elif self.generations:

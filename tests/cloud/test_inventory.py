@@ -18,14 +18,14 @@ from gemma_serving.contracts.search_results import Inventory
 from localcloud.tests.google_bodies import google_answer, google_body
 from localcloud.world.scenario import Fault, OperationDurations, Scenario, Services
 from tests.answers import served
-from tests.cloud.populated import ALL_KINDS, PROJECT, TUNNEL_ROLE, open_world, owner
+from tests.cloud.populated import ALL_KINDS, PROJECT, TUNNEL_ROLE, asker, open_world, owner
 
 INSTANT = OperationDurations(instant=True)
 LABELS = dict(owner("x").labels)
 
 
-def scope(stack="x", **more):
-    return Scope(projects=[PROJECT], stack=stack, **more)
+def scope(stack="x", stated=frozenset(), **more):
+    return Scope(projects=[PROJECT], asker=asker(stack, stated=stated), **more)
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +119,7 @@ def test_a_login_without_a_project_for_quota_proves_nothing(monkeypatch):
     with open_world() as world:
         person = world.cloud.cloud.tokens.issue_access_token("ann@example.com")
         monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", person)
-        found = search(google_api.connect(), Scope(projects=[PROJECT], stack=None))
+        found = search(google_api.connect(), Scope(projects=[PROJECT], asker=asker(None)))
         assert any("requires a quota project" in sentence for sentence in found.unknown)
         assert NOT_ENABLED not in {call.outcome for call in found.calls}
 
@@ -128,7 +128,7 @@ def test_a_login_that_google_rejects_is_one_sentence_of_all_projects_with_its_co
     with open_world():
         monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", "expired")
         (sentence,) = search(
-            google_api.connect(PROJECT), Scope(projects=[PROJECT, "other-project"], stack=None)
+            google_api.connect(PROJECT), Scope(projects=[PROJECT, "other-project"], asker=asker(None))
         ).unknown
     assert f"in project {PROJECT}, other-project (" in sentence
     assert sentence.count("GOOGLE_OAUTH_ACCESS_TOKEN") == 2
@@ -143,7 +143,9 @@ def test_each_call_of_a_search_counts_for_the_project_that_it_is_about(monkeypat
         off = "v1/projects/local-project/services/{}.googleapis.com:disable"
         for api in ("storage", "secretmanager"):
             world.call("POST", "serviceusage", off.format(api), {})
-        found = search(google_api.connect(PROJECT, "second-one"), Scope(projects=[PROJECT, "second-one"], stack=None))
+        found = search(
+            google_api.connect(PROJECT, "second-one"), Scope(projects=[PROJECT, "second-one"], asker=asker(None))
+        )
         off_in = {call.path for call in found.calls if call.outcome == NOT_ENABLED}
         assert off_in
         assert not any("second-one" in path for path in off_in)

@@ -15,7 +15,6 @@ from gemma_serving.cloud.staging.sources import FolderSource
 from gemma_serving.contracts.answers import Absent
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.exit_codes import ExitCode
-from gemma_serving.contracts.proof import Proof
 from gemma_serving.contracts.staged_weights import MANIFEST, manifest_hash
 from gemma_serving.engine import runner
 from gemma_serving.engine.deployment import ResourceState
@@ -406,7 +405,7 @@ def test_a_folder_with_anything_else_is_refused(staging_world, capsys, origin):
     )
     assert contents(staging_world, folder) == before
     [stranger] = staging_world.target.objects(f"{folder}/chat_template").values()
-    staging_world.target.delete(stranger, Proof(claim="a test's", source="none"))
+    staging_world.target.delete(stranger, staging_world.target.proof("a test's", "none"))
     assert stage("--from", place) == ExitCode.DONE
     staging_world.put(f"{folder}/{MANIFEST}", b'{"files": []}')
     assert stage("--from", place) == ExitCode.DONE

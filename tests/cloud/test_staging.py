@@ -14,7 +14,6 @@ from gemma_serving.cloud.staging import bucket as buckets
 from gemma_serving.cloud.staging import copying
 from gemma_serving.cloud.staging.sources import FolderSource, require_checkpoint
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
-from gemma_serving.contracts.proof import Proof
 from gemma_serving.contracts.staged_weights import MANIFEST, PARTS, manifest_hash
 from localcloud.rest.errors import CloudError
 from localcloud.services import storage_objects
@@ -50,7 +49,7 @@ def test_no_manifest_lists_what_is_not_there(staging_world, checkpoint, monkeypa
         if change == "changed":
             staging_world.put("m/config.json", b"theirs")
         else:
-            plan.target.delete(plan.target.objects("m/")["m/config.json"], Proof(claim="a test's", source="none"))
+            plan.target.delete(plan.target.objects("m/")["m/config.json"], plan.target.proof("a test's", "none"))
         return write(plan, *arguments)
 
     monkeypatch.setattr(copying, "write_manifest", late)

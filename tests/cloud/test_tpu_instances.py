@@ -13,7 +13,7 @@ from gemma_serving.cloud.spending import spending
 from gemma_serving.contracts.labels import StackLimits
 from localcloud.tests.google_bodies import google_body
 from localcloud.tests.services.test_instances import body_of
-from tests.cloud.populated import PROJECT, World, open_world, owner
+from tests.cloud.populated import PROJECT, World, asker, open_world, owner
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
@@ -34,7 +34,7 @@ def world() -> Iterator[World]:
 
 
 def test_an_instance_is_found_in_a_zone_that_nothing_names(world: World):
-    found = search(world.api, Scope(projects=(PROJECT,), stack="x")).found
+    found = search(world.api, Scope(projects=(PROJECT,), asker=asker("x"))).found
     (item,) = [one for one in found if one.kind == INSTANCE]
     assert item.name == f"projects/{PROJECT}/zones/southamerica-west1-a/instances/gemma-x"
     assert item.location == "southamerica-west1-a"

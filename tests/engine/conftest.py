@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import requests
@@ -16,6 +17,7 @@ import yaml
 
 from authors.in_local_cloud import copy_room
 from gemma_serving.contracts.fields import to_json
+from gemma_serving.contracts.memory import memory_of
 from gemma_serving.contracts.settings_files import shipped_files
 from gemma_serving.engine.deployment import parse_deployment
 from gemma_serving.engine.state import outputs_in
@@ -214,6 +216,12 @@ class Workspace:
             each.unlink()
         if keep is not None:
             path.write_text(text[: int(len(text) * keep)])
+
+    @property
+    def memory(self):
+        """What the commands remember of this project and its backend."""
+        with mock.patch.dict(os.environ, XDG_STATE_HOME=self.environment["XDG_STATE_HOME"]):
+            return memory_of(self.folder / "project", self.environment["PULUMI_BACKEND_URL"])
 
     def resources(self, stack, kind=""):
         """Return the resources in the state whose type has a text in it."""

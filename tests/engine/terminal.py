@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import json
 import os
 import pty
 import select
@@ -110,19 +111,29 @@ class Terminal:
 
 
 @contextlib.contextmanager
-def typed(workspace, *command, columns=80, lines=120):
+def typed(workspace, *command, columns=80, lines=120, environment=None):
     """Type a command into a terminal in the project of a workspace."""
     shown = Terminal(
         command,
         columns=columns,
         lines=lines,
         folder=workspace.folder / "project",
-        environment=workspace.environment,
+        environment={**workspace.environment, **(environment or {})},
     )
     try:
         yield shown
     finally:
         shown.close()
+
+
+def take_down(workspace, stack, **options):
+    """Run `teardown` in a terminal, and answer yes: without a state, another folder may have made what it finds. Return its receipt."""
+    path = workspace.folder / "receipt.json"
+    words = ("-m", "scripts.gemma", "teardown", stack, "--yes", "--receipt", str(path))
+    with typed(workspace, sys.executable, *words, lines=400, **options) as shown:
+        shown.until(lambda one: "Delete them? (yes/no)" in one.printed, "the question")
+        assert shown.type("yes\n") == 0, shown.text
+    return json.loads(path.read_text())
 
 
 def come_back(workspace, stack):

@@ -11,10 +11,11 @@ from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
 from gemma_serving.cloud.guard import GUARD
-from gemma_serving.scripts.agent.codes import FOLDER, CodeShelf
+from gemma_serving.scripts.agent.codes import CodeShelf
 from gemma_serving.scripts.agent.presenting import NOTE
-from gemma_serving.scripts.stack.limit_record import LIMITS
+from gemma_serving.scripts.stack.limit_record import limit_name
 from tests.engine.conftest import CAPACITY, LIMIT_S, PROJECT
+from tests.engine.terminal import take_down
 from tests.polling import until
 
 SHIPPED, TPU, OTHER, RUN, GONE = "tpu-v6e4", "tpu-v6e1", "tpu-v6e1-e4b", "l4-12b-qat", "l4-qat"
@@ -79,7 +80,7 @@ def driven(workspace, work, *options, **client):
 
 
 def records(workspace):
-    path = workspace.folder / "project" / ".work" / "agent-audit.jsonl"
+    path = workspace.memory.path("audit.jsonl")
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
@@ -119,7 +120,7 @@ def without_salt(text):
 def test_a_shipped_stack_is_deployed_on_its_unchanged_file_and_nothing_is_left(workspace):
     """A person types the code of the deletion."""
     file, asked = workspace.settings(SHIPPED), []
-    text, before, shelf = file.read_text(), existing(workspace), CodeShelf(folder=workspace.folder / "project" / FOLDER)
+    text, before, shelf = file.read_text(), existing(workspace), CodeShelf(memory=workspace.memory)
 
     async def work(client):
         found = {"from the hub": await finished(client, "stage_weights", {"stack": SHIPPED})}
@@ -207,8 +208,8 @@ async def scaled(client, workspace, file):
 def test_a_shipped_service_is_staged_deployed_asked_and_scaled_and_nothing_is_left(workspace):
     """Documents 002 and 003: no bucket, no line of a file, no maxUsd and no guard exists before. A person types the code of the deletion."""
     file, asked = workspace.settings(RUN), []
-    text, before, shelf = file.read_text(), existing(workspace), CodeShelf(folder=workspace.folder / "project" / FOLDER)
-    limit = workspace.folder / "project" / LIMITS / RUN
+    text, before, shelf = file.read_text(), existing(workspace), CodeShelf(memory=workspace.memory)
+    limit = workspace.memory.path(limit_name(RUN))
 
     async def work(client):
         found = {"stage": await finished(client, "stage_weights", {"stack": RUN})}
@@ -266,7 +267,7 @@ def test_a_shipped_service_is_staged_deployed_asked_and_scaled_and_nothing_is_le
 
 def test_a_service_is_deleted_when_its_server_ends_or_at_its_limit(workspace):
     """The client disconnects after the first deployment, and stays for the second one, which imports the bucket that the first one left."""
-    before, limit = existing(workspace), workspace.folder / "project" / LIMITS / GONE
+    before, limit = existing(workspace), workspace.memory.path(limit_name(GONE))
 
     def services():
         return {item for item in existing(workspace) if item[0] == "services"}
@@ -295,7 +296,7 @@ def test_a_service_is_deleted_when_its_server_ends_or_at_its_limit(workspace):
 
     again = driven(workspace, over, "--allow", "up", "--max-hours", "0.015").structured_content
     assert again["allowed"], again
-    workspace.script("teardown", "--stack", GONE, "--yes")
+    take_down(workspace, GONE)  # the state of a stack that was deleted has no bucket
     assert existing(workspace) == before
 
 
@@ -319,7 +320,7 @@ def assert_waits(told):
 def test_a_stack_is_planned_left_deployed_checked_measured_and_kept_until_a_person_types_its_name(ready):
     """The TPU's capacity comes late: the call of `up` is answered before, and the work continues."""
     project, asked = ready.folder / "project", []
-    told, shelf = Told(project / f"Pulumi.{TPU}.yaml", project / "__main__.py"), CodeShelf(folder=project / FOLDER)
+    told, shelf = Told(project / f"Pulumi.{TPU}.yaml", project / "__main__.py"), CodeShelf(memory=ready.memory)
     ready.stock(0, ZONE)
 
     async def work(client):

@@ -154,8 +154,8 @@ def foreign(workspace):
 
 
 def test_what_belongs_to_others_is_named_and_never_taken(workspace, foreign):
-    failed = workspace.script("stage_model", "--stack", RUN, expect=1)
-    assert f"Bucket {BUCKET} exists without this stack's labels" in failed.text
+    failed = workspace.script("stage_model", "--stack", RUN, expect=REFUSED)
+    assert f"gs://{BUCKET} exists but does not have the labels of this stack" in failed.text
     refused = workspace.script("up", "--stack", RUN, "--yes", expect=REFUSED).err
     assert f"gs://{BUCKET}" in refused
     assert not [urn for urn in ids(workspace, RUN) if urn.endswith("Bucket::models")]

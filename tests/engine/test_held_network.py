@@ -51,17 +51,28 @@ def test_a_held_network_is_kept_used_again_and_deleted(workspace, subtests):
             waiting.wait(8)
         os.killpg(waiting.pid, signal.SIGKILL)
         assert HELD.search(workspace.script("teardown", "--stack", STACK).out)
-        assert "$0" in workspace.script("gemma").err
+        assert re.search(
+            r"Deleted\. Google holds its network until about \d\d:\d\d, \$0\.", workspace.script("gemma").out
+        )
         receipt = workspace.script("teardown", "--all", "--json").json
         assert (receipt["clean"], [item["kind"] for item in receipt["held"]]) == (True, ["subnetwork", "network"])
     with subtests.test("deployed again in the held time"):
         deploy(workspace)
         workspace.script("teardown", "--stack", STACK, "--yes")
-    with subtests.test("after it, by any command of the folder, after a kill"):
+    with subtests.test("after it, named by the commands that read, and deleted by a teardown alone"):
         workspace.advance(2 * 3600)
-        killed = workspace.begin(sys.executable, "-m", "scripts.teardown", "--stack", STACK)
+        planted = workspace.folder / "project" / ".work" / "teardown" / f"{STACK}-begun.json"
+        names = workspace.made("gemma-l4-12b-qat")
+        planted.write_text(json.dumps({"held": names, "projects": ["local-project"], "until": "2026-01-01T00:00:00Z"}))
+        released = f"Deleted. Google has released its network: `gemma teardown {STACK}` deletes it, $0."
+        for command in ((), ("status", STACK)):
+            said = workspace.script("gemma", *command, expect=None)
+            assert released in " ".join(said.text.split()), said.text
+        assert workspace.script("teardown", "--stack", STACK, expect=2).err.endswith("Pass --yes to confirm.\n")
+        assert workspace.made("gemma-l4-12b-qat") == names
+        killed = workspace.begin(sys.executable, "-m", "scripts.teardown", "--stack", STACK, "--yes")
         until(lambda: killed.poll() is not None or not workspace.made("/subnetworks/gemma-"), "the first deletion")
         os.killpg(killed.pid, signal.SIGKILL)
-        workspace.script("gemma")
+        workspace.script("teardown", "--stack", STACK, "--yes")
         assert workspace.made("gemma-l4-12b-qat") == []
         assert json.loads(workspace.state(STACK))["checkpoint"]["latest"].get("resources", []) == []

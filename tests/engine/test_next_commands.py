@@ -121,8 +121,7 @@ class World:
     def forget(self):
         """Delete the state, and what the folder remembers of its runs."""
         self.workspace.lose_state(self.stack)
-        for path in (self.workspace.folder / "project" / ".work" / "up").glob("*"):
-            path.unlink()
+        self.workspace.memory.remove(f"up-{self.stack}.json")
 
     def lock(self):
         state = self.workspace.state_file(self.stack)

@@ -4,8 +4,9 @@ import stat
 
 import pytest
 
+from gemma_serving.contracts.memory import write_private
 from gemma_serving.engine import atomic_file
-from gemma_serving.engine.atomic_file import replace_file, write_private
+from gemma_serving.engine.atomic_file import replace_file
 
 
 def mode(path):

@@ -92,7 +92,7 @@ def test_the_engines_own_words_for_a_broken_state_are_told_apart(monkeypatch, sa
 
 
 def test_a_backup_can_be_read_by_its_owner_only_and_never_replaces_another(monkeypatch, tmp_path):
-    monkeypatch.setattr(runner, "project_folder", lambda: tmp_path)
+    monkeypatch.setenv("GEMMA_SERVING_FOLDER", str(tmp_path))
     first, second = back_up("dev", "one"), back_up("dev", "two")
     assert first != second
     assert (first.read_text(), second.read_text()) == ("one", "two")

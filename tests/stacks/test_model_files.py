@@ -115,6 +115,6 @@ def test_the_users_own_weights_are_staged_again_from_the_folder_of_before(tmp_pa
     settings = from_file(ROOT / "Pulumi.l4-qat.yaml", project="my-project")
     own = replace(settings, model_config="own", model_revision=None)
     assert staging_command(own, "mine", tmp_path) == "gemma stage_model mine --from FOLDER"
-    note_source("mine", "/data/my model", tmp_path)
+    note_source("mine", "/data/my model")
     assert staging_command(own, "mine", tmp_path) == "gemma stage_model mine --from '/data/my model'"
     assert staging_command(settings, "mine", tmp_path) == "gemma stage_model mine", "the hub shows the weights"

@@ -2,15 +2,19 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from gemma_serving.cloud.google_session import GoogleCallError
+from gemma_serving.contracts.labels import Ownership
 from gemma_serving.stacks.hooks import old_secrets
 
 SECRET = "projects/p/secrets/gemma-x-api-key"
-LIST = f"v1/{SECRET}/versions?pageSize=100"
+READ, LIST = f"v1/{SECRET}", f"v1/{SECRET}/versions?pageSize=100"
+OWNER = Ownership(project="gemma-serving", stack="x")
+OWNED = {READ: {"name": SECRET, "labels": dict(OWNER.labels)}}
 
 
 @pytest.fixture
@@ -20,9 +24,8 @@ def run(monkeypatch):
     monkeypatch.setattr(old_secrets.pulumi, "ResourceHook", lambda _name, callback: callback)
     monkeypatch.setattr(old_secrets, "bind_types", lambda _types, bound: hooks.extend(bound.after_update))
     names, settings = SimpleNamespace(base="gemma-x"), SimpleNamespace(project="p")
-    old_secrets.destroy_old_versions(
-        SimpleNamespace(settings=settings, names=names, secrets={"apiKey": "a secret output"})
-    )
+    context = {"settings": settings, "names": names, "ownership": OWNER, "secrets": {"apiKey": "a secret output"}}
+    old_secrets.destroy_old_versions(SimpleNamespace(**context))
 
     def run(answers, inputs=None):
         async def call(_api, path, **_options):
@@ -69,12 +72,22 @@ def test_all_but_the_version_that_the_server_reads_and_the_one_before_are_destro
     run, server, versions, read, destroyed
 ):
     paths = [f"v1/{SECRET}/versions/{number}:destroy" for number in destroyed]
-    assert run({LIST: {"versions": versions}}, server(read)) == [LIST, *paths]
+    reads = [LIST, READ] if destroyed else [LIST]
+    assert run({**OWNED, LIST: {"versions": versions}}, server(read)) == [*reads, *paths]
 
 
 @pytest.mark.parametrize("inputs", [None, {}, {"template": {"containers": [{"args": ["versions/9"]}]}}])
 def test_nothing_is_destroyed_without_the_version_that_the_server_reads(run, inputs):
     assert run({LIST: {"versions": [version(3), version(2), version(1)]}}, inputs) == [LIST]
+
+
+@pytest.mark.parametrize("other", [{"project": "billing"}, {"stack": "y"}])
+def test_versions_of_another_owners_secret_stay(run, monkeypatch, other):
+    said = []
+    monkeypatch.setattr(old_secrets.pulumi.log, "warn", said.append)
+    theirs = {READ: {"name": SECRET, "labels": dict(replace(OWNER, **other).labels)}}
+    assert run({**theirs, LIST: {"versions": [version(3), version(2), version(1)]}}, service(3)) == [LIST, READ]
+    assert "does not belong to stack x of the Pulumi project gemma-serving" in said[0]
 
 
 def test_a_failure_is_a_warning_because_the_server_is_ready(run, monkeypatch):

@@ -5,13 +5,16 @@ import mimetypes
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final, cast
 
 from gcp_tpu_provider import refusals
 from gemma_serving.cloud import google_api
 from gemma_serving.cloud.google_session import NoConnectionError, RejectedLoginError, open_session
 from gemma_serving.contracts.errors import ScriptError
-from gemma_serving.contracts.proof import Proof
+from gemma_serving.contracts.fields import as_mapping
+from gemma_serving.contracts.labels import Ownership, owner_of
+from gemma_serving.contracts.proof import Asker, Proof
 
 MOST_SOURCES: Final = 32
 """Maximum objects per compose (Cloud Storage, Composite objects)."""
@@ -43,8 +46,11 @@ class NoBucketError(ScriptError):
 class WeightsBucket:
     """A bucket, with the user's credentials. Thread-safe. Each method raises ScriptError."""
 
-    def __init__(self, name: str, project: str) -> None:
-        """Store the bucket's name; no call is made yet. Raises CommandRefusedError without credentials."""
+    def __init__(self, name: str, project: str, asker: Asker | None = None, *, is_shared: bool = False) -> None:
+        """Store the bucket's name; no call is made yet. Raises CommandRefusedError without credentials.
+
+        `asker`: the stack that stages; without one, nothing is deleted. `is_shared`: the stack's settings name the bucket of another owner.
+        """
         from google.cloud import storage  # noqa: PLC0415 - slow to load
 
         credentials = google_api.credentials()
@@ -54,7 +60,25 @@ class WeightsBucket:
             project=project, credentials=credentials, client_options=options, _http=session
         )
         self.name = name
+        self._asker = asker or Asker(stack="")
+        self._is_shared = is_shared
         self._bucket: Any = self._client.bucket(name)
+
+    @cached_property
+    def owner(self) -> Ownership | None:
+        """The stack that the bucket's labels name, or that stages into another owner's bucket, which its settings name; None without one."""
+        if self._is_shared:
+            return Ownership(project=self._asker.project, stack=self._asker.stack or "")
+        with storage_errors(self.name):
+            labels: object = self._client.get_bucket(self.name, timeout=_LIMIT_S).labels
+        return owner_of(labels=as_mapping(labels))
+
+    def proof(self, claim: str, source: str) -> Proof:
+        """Return the proof for deletions from the bucket. Raises NotOwnedError if its owner is not who asks."""
+        owners = {f"gs://{self.name}": self.owner} if self.owner is not None else {}
+        proof = Proof(claim=claim, source=source, owners=owners)
+        proof.require(self._asker)
+        return proof
 
     def objects(self, prefix: str) -> Mapping[str, BucketObject]:
         """Return the objects whose names start with `prefix`, by name. Raises NoBucketError."""
@@ -159,8 +183,9 @@ class WeightsBucket:
         with storage_errors(f"{source_bucket} or gs://{self.name}"):
             return self._written(name, write, source.size_bytes, source.crc32c, sha256)
 
-    def delete(self, item: BucketObject, _proof: Proof) -> None:
-        """Delete an object unless it no longer exists or has another generation than the one that was read."""
+    def delete(self, item: BucketObject, proof: Proof) -> None:
+        """Delete an object unless it no longer exists or has another generation than the one that was read. Raises NotOwnedError too."""
+        proof.require(self._asker)
         from google.api_core.exceptions import NotFound, PreconditionFailed  # noqa: PLC0415 - slow to load
 
         with storage_errors(self.name):

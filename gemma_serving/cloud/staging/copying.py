@@ -114,8 +114,9 @@ def stage(plan: CopyPlan, on_file: OnFile, on_bytes: OnBytes) -> StagingOutcome:
     template = template_record(plan.source)
     digest = write_manifest(plan, [done[file.name] for file in files], template)
     left = target.objects(f"{PARTS}/{plan.prefix}/").values()
-    proof = Proof(claim=f"{plan.prefix} is complete, so its parts are not needed", source=f"manifest {digest}")
-    each([partial(target.delete, item, proof) for item in left], workers=plan.workers)
+    if left:
+        proof = target.proof(f"{plan.prefix} is complete, so its parts are not needed", f"manifest {digest}")
+        each([partial(target.delete, item, proof) for item in left], workers=plan.workers)
     return StagingOutcome(
         folder=plan.prefix,
         revision=plan.source.revision,
@@ -257,9 +258,9 @@ class _Copy:
         crc = crc32c_text(reading.crc)
         whole = target.compose(name, level, replaced=self._present.get(name), crc32c=crc, sha256=sha256)
         if (whole.size_bytes, whole.crc32c) != (reading.file.size_bytes, crc):
-            target.delete(whole, _differs(whole))
+            target.delete(whole, _differs(target, whole))
             raise ScriptError(f"{name} did not match the source after it was joined, and was deleted. Run this again.")
-        proof = Proof(claim=f"{name} is joined, so its parts are not needed", source=f"CRC32C {crc} of {name}")
+        proof = target.proof(f"{name} is joined, so its parts are not needed", f"CRC32C {crc} of {name}")
         each([partial(target.delete, item, proof) for item in temporary.values()], workers=self._plan.workers)
         return whole
 
@@ -277,7 +278,7 @@ class _Copy:
         origin, replaced = source.objects[file.name], self._present.get(name)
         copy = self._plan.target.rewrite(name, source.bucket.name, origin, replaced=replaced, sha256=file.sha256)
         if (copy.size_bytes, copy.crc32c) != (file.size_bytes, file.crc32c):
-            self._plan.target.delete(copy, _differs(copy))
+            self._plan.target.delete(copy, _differs(self._plan.target, copy))
             raise ScriptError(f"The copy of {file.name} differs from {source.place}, and was deleted. Run this again.")
         progress.add(file.size_bytes)
         return file
@@ -318,13 +319,13 @@ def withdraw_manifest(target: WeightsBucket, prefix: str) -> None:
     """Delete the manifest of a folder whose files are about to change, because it then describes a mixture."""
     name = f"{prefix}/{MANIFEST}"
     while (before := target.objects(name).get(name)) is not None:
-        proof = Proof(claim=f"{name} lists files that are about to change", source=f"generation {before.generation}")
+        proof = target.proof(f"{name} lists files that are about to change", f"generation {before.generation}")
         target.delete(before, proof)
 
 
-def _differs(copy: BucketObject) -> Proof:
+def _differs(target: WeightsBucket, copy: BucketObject) -> Proof:
     """Return the proof that an object that this run wrote differs from its source."""
-    return Proof(claim=f"{copy.name} differs from its source", source=f"its size and CRC32C {copy.crc32c}")
+    return target.proof(f"{copy.name} differs from its source", f"its size and CRC32C {copy.crc32c}")
 
 
 def write_manifest(plan: CopyPlan, files: Sequence[SourceFile], template: Mapping[str, str]) -> str:

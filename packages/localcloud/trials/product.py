@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from localcloud.json_values import as_object, packaged, part, strings
+from localcloud.json_values import JsonObject, as_object, packaged, part, parts, strings
 from localcloud.trials.journal import Journal
 from localcloud.trials.sending import ApiReply
 
+_NETWORKS: Final = {"network", "subnetwork"}
 STACKS: Final = packaged("localcloud.trials", "stacks.json")
 """Stack -> the settings file that it copies, its maximum minutes and cost, changed settings, and a command before its first deployment."""
 
@@ -60,9 +61,12 @@ class Product:
     def deploy(self, stack: str) -> ApiReply:
         """Write the stack's settings file, and deploy it. Return the first failed command's reply, or the deployment's."""
         row = part(STACKS, stack)
-        found = self.run(("gemma", "teardown", stack, "--dry-run"))
-        if not (found.is_accepted or "not found" in found.message):
-            why = f"stack {stack} may be another evening's, and was not changed: {found.message}"
+        found = self.run(("gemma", "teardown", stack, "--dry-run", "--json"))
+        kinds = {str(item["kind"]) for item in parts(_last_object(str(found.body or "")), "leaked")}
+        # `up` uses again the network that Google held after an earlier deployment.
+        is_network = bool(kinds) and kinds <= _NETWORKS
+        if not (found.is_accepted or is_network or "not found" in str(found.body)):
+            why = f"stack {stack} may be another evening's, and was not changed: `gemma teardown {stack} --dry-run` shows it"
             return ApiReply(status=0, message=why, body=found.body)
         self.journal.spend(stack, float(row["usd"]))
         self.journal.set("stacks", stack, exists=True)
@@ -84,6 +88,10 @@ class Product:
         receipt = _last_object(str(reply.body or ""))
         if not reply.is_accepted or receipt.get("clean") is not True:
             return reply.message
+        if parts(receipt, "held"):
+            self.report(
+                f"Google holds the network of stack {stack} for two hours, $0. Then run `gemma teardown {stack}`."
+            )
         settings_file(stack).unlink(missing_ok=True)
         self.journal.set("stacks", stack, exists=False)
         return ""
@@ -99,7 +107,7 @@ def left_stacks(journal: Journal) -> list[str]:
     return [stack for stack in STACKS if stack in journal.stacks]
 
 
-def _last_object(output: str) -> Mapping[str, object]:
+def _last_object(output: str) -> JsonObject:
     """Return the JSON object at the end of an output, or an empty one."""
     at = output.find("\n{") + 1 if not output.startswith("{") else 0
     try:

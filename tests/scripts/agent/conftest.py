@@ -10,6 +10,7 @@ import pytest
 from mcp import types
 from mcp.client.client import Client
 
+from gemma_serving.contracts.memory import memory_of
 from gemma_serving.engine.state import StackState
 from gemma_serving.engine.steps import PlannedStep
 from gemma_serving.scripts.agent import approvals, deletions
@@ -107,7 +108,7 @@ def commands(monkeypatch):
 @pytest.fixture(autouse=True)
 def codes(monkeypatch, tmp_path):
     """Where the codes of deletions are."""
-    shelf = CodeShelf(folder=tmp_path / "codes")
+    shelf = CodeShelf(memory=memory_of(tmp_path, "of codes"))
     monkeypatch.setattr(deletions, "code_shelf", lambda: shelf)
     return shelf
 

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,12 +15,12 @@ import pytest
 
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.engine import runner
-from gemma_serving.engine.atomic_file import write_private
+from gemma_serving.engine.backend import memory
 from gemma_serving.engine.runner import PulumiFailedError
 from gemma_serving.scripts.agent import keeper, limits
 from gemma_serving.scripts.agent.keeper import LOG, Keepers
 from gemma_serving.scripts.agent.limits import prove
-from gemma_serving.scripts.stack.limit_record import LIMITS
+from gemma_serving.scripts.stack.limit_record import LIMIT, limit_name
 from gemma_serving.scripts.stack.unfinished_teardown import forget
 from tests.polling import LIMIT_S, until
 
@@ -69,7 +70,6 @@ def project(tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "project_folder", lambda: tmp_path)
     monkeypatch.setenv("PULUMI_BACKEND_URL", f"file://{tmp_path}")
     monkeypatch.setenv("PULUMI_CONFIG_PASSPHRASE", "of this test")
-    monkeypatch.setattr("gemma_serving.scripts.stack.limit_record.project_folder", lambda: tmp_path)
     return tmp_path
 
 
@@ -97,13 +97,15 @@ def keep(keepers, hours=HOURS, plan=PLAN):
     keepers.keep(STACK, hours, plan_id=plan, project=PROJECT)
 
 
-def recorded(folder, **changes):
+def record():
+    return memory().path(limit_name(STACK))
+
+
+def recorded(**changes):
     """Write the record of an approval, as `keep` does."""
-    path = folder / LIMITS / STACK
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     given = {"project": PROJECT, "plans": [PLAN], "since": datetime.fromtimestamp(time.time() - 5, UTC).isoformat()}
-    write_private(path, json.dumps({**given, **changes}))
-    return path
+    memory().write(limit_name(STACK), json.dumps({**given, **changes}))
+    return record()
 
 
 def calls(project):
@@ -112,7 +114,7 @@ def calls(project):
 
 
 def ended(project):
-    until(lambda: not (project / LIMITS / STACK).exists(), "the end of the limit")
+    until(lambda: not record().exists(), "the end of the limit")
     return calls(project)
 
 
@@ -160,8 +162,8 @@ def test_nothing_is_deployed_without_a_process_that_can_delete(project):
         keep(Keepers())
     (project / "no-teardown").unlink()
     deployed(project, (PLAN, 0))
-    (project / LIMITS).chmod(0o755)
-    with pytest.raises(CommandRefusedError, match="is not a folder that only this user can read and write"):
+    memory().folder.chmod(0o777)
+    with pytest.raises(CommandRefusedError, match="It is not a folder that only this user can write"):
         keep(Keepers())
     assert calls(project) == []
 
@@ -191,7 +193,7 @@ def test_the_next_server_deletes_what_a_killed_process_left(project):
     second = Keepers()
     second.resume()
     until(lambda: calls(project) == DELETED, "an attempt")
-    assert (project / LIMITS / STACK).exists()
+    assert record().exists()
     second._started[STACK].kill()
     second._started[STACK].wait()
 
@@ -199,14 +201,14 @@ def test_the_next_server_deletes_what_a_killed_process_left(project):
 def test_a_deletion_that_fails_is_tried_again(project, monkeypatch):
     (project / "fails").write_text("once")
     deployed(project, (PLAN, 1))
-    path = recorded(project)
+    path = recorded()
     monkeypatch.setattr(keeper, "RETRY_S", 0.0)
     assert keeper.main(STACK, 0.0)
     assert calls(project) == DELETED * 2
     assert not path.exists()
 
 
-OTHER = "2026-11-27T15:00:00.000Z by hand"
+OTHER = "2026-11-27T15:00:00.000Z update by hand"
 
 
 @pytest.mark.parametrize(
@@ -214,6 +216,8 @@ OTHER = "2026-11-27T15:00:00.000Z by hand"
     [
         ([(PLAN, 1)], True),
         ([], True),  # the engine was killed before it wrote its history
+        ([("destroy:", 0)], True),  # a former attempt of this process failed
+        ([("refresh:", 0)], False),
         ([("resource-import:", 0), (PLAN, 1)], True),
         ([("refresh:", 0), (PLAN, 1)], True),
         ([("", 0), (PLAN, 1)], False),
@@ -222,45 +226,60 @@ OTHER = "2026-11-27T15:00:00.000Z by hand"
     ],
 )
 def test_a_stack_that_a_user_deployed_elsewhere_since_then_stays(project, updates, is_deleted):
-    """The record is in the folder of the assistant. The backend's history knows all users."""
-    path = recorded(project)
-    deployed(project, *updates, pending=not updates)
+    """The backend's history knows all users."""
+    path = recorded()
+    deployed(project, *updates, pending=not any(message == PLAN for message, _ in updates))
     assert keeper.main(STACK, 0.0)
     assert calls(project) == (DELETED if is_deleted else [])
     assert not path.exists()
 
 
-def tracked(path):
-    git = ["git", "-c", "user.name=x", "-c", "user.email=x@example.com"]
-    for words in (["init", "-q"], ["add", "-f", str(path)]):
-        subprocess.run([*git, *words], cwd=path.parents[2], check=True)
+@pytest.mark.parametrize(("age_s", "host", "is_deleted"), [(0, "", True), (60, "", False), (0, "another", False)])
+def test_a_lock_of_a_killed_update_proves_it_only_if_it_began_after_the_approval_and_here(
+    project, age_s, host, is_deleted
+):
+    recorded()
+    deployed(project)
+    folder = project / ".pulumi" / "locks" / "organization" / "gemma-serving" / STACK
+    folder.mkdir(parents=True)
+    since = datetime.fromtimestamp(time.time() - age_s, UTC).isoformat()
+    holder = {"pid": 0, "username": "me", "hostname": host or socket.gethostname(), "timestamp": since}
+    (folder / "a.json").write_text(json.dumps(holder))
+    assert keeper.main(STACK, 0.0) is is_deleted
+    assert calls(project) == (DELETED if is_deleted else [])
 
 
 def link_to(target):
     def replaced(path):
-        path.rename(path.parents[2] / "elsewhere")
-        path.symlink_to(path.parents[2] / "elsewhere") if target == "link" else path.hardlink_to(
-            path.parents[2] / "elsewhere"
-        )
+        elsewhere = path.rename(path.parents[2] / "elsewhere")
+        path.symlink_to(elsewhere) if target == "link" else path.hardlink_to(elsewhere)
 
     return replaced
 
 
+def without_history(project):
+    shutil.rmtree(project / ".pulumi" / "history")
+
+
+def after_a_user(project):
+    """Have a stack that a user deployed before the approval, and that nobody changed since."""
+    without_history(project)
+    deployed(project, ("by hand", 60))
+    recorded(before=limits._name(limits._history(STACK)[0]))
+
+
 UNPROVEN = {
-    "an empty file": lambda path: path.write_text(""),
-    "another shape": lambda path: path.write_text('{"plans": 1}'),
-    "the mode of a checked-out file": lambda path: path.chmod(0o644),
-    "a folder that others write": lambda path: path.parent.chmod(0o777),
-    "a link": link_to("link"),
-    "a hard link": link_to("hard link"),
-    "a tracked file": tracked,
-    "another project": lambda path: recorded(path.parents[2], project="another-project"),
-    "another stack of this name": lambda path: recorded(path.parents[2], before=OTHER),
-    "a state from before": lambda path: (
-        recorded(path.parents[2], since="2100-01-01T00:00:00+00:00"),
-        shutil.rmtree(path.parents[2] / ".pulumi" / "history"),
-    ),
-    "no stack": lambda path: shutil.rmtree(path.parents[2] / ".pulumi"),
+    "an empty file": lambda _: record().write_text(""),
+    "another shape": lambda _: record().write_text('{"plans": 1}'),
+    "a file that others write": lambda _: record().chmod(0o666),
+    "a folder that others write": lambda _: record().parent.chmod(0o777),
+    "a link": lambda _: link_to("link")(record()),
+    "a hard link": lambda _: link_to("hard link")(record()),
+    "another project": lambda _: recorded(project="another-project"),
+    "another stack of this name": lambda _: recorded(before=OTHER),
+    "no update of the plan": without_history,
+    "a user's stack without an update since": after_a_user,
+    "no stack": lambda project: shutil.rmtree(project / ".pulumi"),
 }
 
 
@@ -268,34 +287,34 @@ UNPROVEN = {
 def test_a_record_that_proves_nothing_deletes_nothing_and_names_the_command(project, capfd, change):
     """The stack and the record are those of the deletion above, but for one fact."""
     deployed(project, (PLAN, 1))
-    path = recorded(project)
+    path = recorded()
     assert prove(STACK) is not None
-    change(path)
+    change(project)
     assert not keeper.main(STACK, 0.0)
     Keepers().resume()
     assert calls(project) == []
     assert os.path.lexists(path)
     said = capfd.readouterr().err.splitlines()
     assert f"`gemma teardown {STACK} --keep-bucket`" in said[0]
-    assert str(path) in said[1]  # a server that starts names it too
+    assert str(path.parent) in said[1]  # a server that starts names it too
 
 
 def test_a_file_name_is_no_stack_and_the_log_is_never_a_link(project, capfd):
-    recorded(project)
+    recorded()
     deployed(project, (PLAN, 1))
-    (project / LIMITS / "a\nid>PWNED;true\n#").write_text("")
-    (project / LOG).symlink_to(project / "bashrc")
+    memory().write(f"{LIMIT}a\nid>PWNED;true\n#", "")
+    memory().path(LOG).symlink_to(project / "bashrc")
     Keepers().resume()
     said = capfd.readouterr().err
     assert "becomes part of resource names" in said
-    assert f"Cannot open {project / LOG}" in said
+    assert f"Cannot open {memory().path(LOG)}" in said
     assert not (project / "bashrc").exists()
     assert calls(project) == []
 
 
 @pytest.mark.parametrize("read", ["runner.query", "read"])
 def test_an_unknown_history_or_state_deletes_nothing_and_is_read_again(project, monkeypatch, read):
-    path = recorded(project)
+    path = recorded()
     deployed(project, (PLAN, 1))
     reader, failures = getattr(limits, read, None) or runner.query, [PulumiFailedError("Pulumi is not logged in.", "")]
 

@@ -16,7 +16,7 @@ import pytest
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.scripts.agent import approvals, deletions
 from gemma_serving.scripts.agent.bounds import Bound
-from gemma_serving.scripts.agent.codes import FOLDER, CodeShelf
+from gemma_serving.scripts.agent.codes import CodeShelf, code_shelf
 from gemma_serving.scripts.agent.context import ERROR_NOTE
 from gemma_serving.scripts.agent.keeper import Keepers
 from gemma_serving.scripts.agent.permissions import CHANGES, TOOLSETS, parse_toolsets
@@ -150,20 +150,20 @@ def test_a_code_is_for_one_stack_and_one_extent_and_only_for_minutes(bench_of, a
     assert words.format("without") in refusal(kept, typing(codes, bucket=True))
     assert words.format("with") in refusal({"stack": STACK}, typing(codes))
     person = typing(codes)
-    late = CodeShelf(folder=codes.folder, clock=lambda: time.time() + 601)
+    late = CodeShelf(memory=codes.memory, clock=lambda: time.time() + 601)
     monkeypatch.setattr(deletions, "code_shelf", lambda: late)
     assert words.format("without") in refusal(kept, person)
 
 
 def test_the_folder_holds_no_code_and_only_its_owner_reads_it(codes):
     made, _ = codes.new("../x")
-    (file,) = codes.folder.iterdir()
+    (file,) = codes.memory.folder.iterdir()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert made not in file.read_text()
     assert made.replace("-", "") not in file.read_text()
 
 
-def test_a_code_is_shown_on_a_terminal_and_in_no_captured_output(tmp_path):
+def test_a_code_is_shown_on_a_terminal_and_in_no_captured_output(tmp_path, monkeypatch):
     """The command runs once without a terminal, and once with one of its own while a pipe captures its output."""
     words = [sys.executable, "-m", "scripts.agent", "code", "--stack", STACK]
     options = {"cwd": ROOT, "capture_output": True, "text": True, "timeout": 120}
@@ -189,7 +189,8 @@ def test_a_code_is_shown_on_a_terminal_and_in_no_captured_output(tmp_path):
     assert (with_one.returncode, with_one.stdout, with_one.stderr) == (0, "", "")
     found = re.findall(r"^  (\S{4}-\S{4})  ", shown, re.MULTILINE)
     assert len(found) == 2, shown
-    assert CodeShelf(folder=tmp_path / FOLDER).take(STACK, found[0], keeps_bucket=True)
+    monkeypatch.chdir(tmp_path)
+    assert code_shelf().take(STACK, found[0], keeps_bucket=True)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from gemma_serving.cloud.staging.bucket import WeightsBucket
 from gemma_serving.cloud.staging.copying import CopyPlan, stage
 from gemma_serving.cloud.staging.sources import FolderSource
 from gemma_serving.contracts.answers import Absent
+from gemma_serving.contracts.proof import Asker
 from gemma_serving.contracts.settings_files import shipped_files
 from gemma_serving.engine import runner
 from gemma_serving.scripts.cli.command import run_command
@@ -217,7 +218,7 @@ class World:
         if name not in {bucket["name"] for bucket in existing}:
             self.admin("POST", f"/storage/storage/v1/b?project={PROJECT}", {"name": name, "location": "us-east4"})
         prefix = re.search(r"model: [\w.-]+/(\S+)", self.settings[stack])[1]
-        source, target = FolderSource(folder=checkpoint), WeightsBucket(name, PROJECT)
+        source, target = FolderSource(folder=checkpoint), WeightsBucket(name, PROJECT, Asker(stack="x"), is_shared=True)
         with self.environment.context() as staging:
             staging.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", self.cloud.token)
             if commit:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from gemma_serving.contracts.proof import Asker
 from gemma_serving.contracts.search_results import Inventory
 from gemma_serving.engine import runner
 from gemma_serving.scripts.capacity.__main__ import COMMAND as CAPACITY
@@ -61,7 +62,7 @@ def printed(world, monkeypatch):
     monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", PROJECT)
     monkeypatch.setattr(runner, "pulumi", lambda: "pulumi")
     monkeypatch.setattr(starting, "stack_locks", lambda _stack: [])
-    nothing = Inventory(found=(), calls=(), unknown=(), elapsed_s=0)
+    nothing = Inventory(asker=Asker(stack="x"), found=(), calls=(), unknown=(), elapsed_s=0)
     monkeypatch.setattr(facts, "search_stacks", lambda _api, _stacks: nothing)
 
     def run(command, *words):

@@ -12,7 +12,7 @@ from gemma_serving.contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
 from gemma_serving.contracts.stack_lock import StackLock
 from gemma_serving.engine import runner
 from gemma_serving.engine import state as states
-from gemma_serving.engine.state import STACK_TYPE
+from gemma_serving.engine.state import STACK_TYPE, StackState
 from gemma_serving.scripts.gemma import first
 from gemma_serving.scripts.gemma.__main__ import main
 from gemma_serving.scripts.gemma.arguments import ListedStack
@@ -102,13 +102,12 @@ def test_a_killed_up_is_incomplete_as_in_status_even_before_its_first_resource(e
     assert "Run `gemma up none`." in text
 
 
-def test_a_deletion_is_continued_by_teardown_as_in_status(engine, monkeypatch, tmp_path):
-    monkeypatch.setattr(unfinished_teardown, "FOLDER", tmp_path)
+def test_a_deletion_is_continued_by_teardown_as_in_status(engine):
     engine["ended"] = sample_outputs(**TPU, deadline="2026-01-01T00:00:00Z")
     engine["begun"] = {"target": "tpu"}
     engine["half"] = {"other": 1}
     for stack in engine:
-        (tmp_path / f"{stack}-begun.json").write_text('{"written": ""}')
+        unfinished_teardown.remember(StackState(stack=stack, status="read"))
     text = told()
     assert [f"Run `gemma teardown {stack}`" in text for stack in engine] == [True, True, True]
     assert "gemma up" not in text.partition("Next: ")[0]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gemma_serving.contracts.labels import Ownership
 from gemma_serving.contracts.proof import Proof
 from gemma_serving.engine import runner
 from gemma_serving.engine.runner import PulumiFailedError
@@ -47,7 +48,11 @@ def engine(monkeypatch, tmp_path):
 def destroyed(verb="destroy", steps=2):
     words = {"name": "teardown", "steps": steps, "after_failure": "Then this."}
     if verb == "destroy":
-        engine_run.destroy("x", Proof(claim="a test's", source="none"), **words)
+        engine_run.destroy(
+            "x",
+            Proof(claim="a test's", source="none", owners={"x": Ownership(project="gemma-serving", stack="x")}),
+            **words,
+        )
     else:
         engine_run.change("x", verb, **words)
 

@@ -1,5 +1,6 @@
 """A desk at which a person tears stacks down: a cloud with three zones, a folder with settings, no engine, and the command."""
 
+import io
 import json
 import re
 import socket
@@ -42,6 +43,7 @@ class Desk:
         monkeypatch.setenv("PULUMI_BACKEND_URL", f"file://{folder / 'backend'}")
         monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", PROJECT)
         self.without_engine()
+        self.answer(*["yes"] * 9)  # no state here names what a test makes
 
     def without_engine(self):
         def missing():
@@ -71,6 +73,10 @@ class Desk:
         """Make only what counts as a stack's machine: with its account, so that its use is known."""
         self.world.account(f"gemma-{stack}", owner(stack).description)
         self.world.queued(f"gemma-{stack}", {**owner(stack).labels, **limits.labels})
+
+    def leave(self):
+        """Have no terminal, as a scheduled run."""
+        self.monkeypatch.setattr("sys.stdin", io.StringIO())
 
     def answer(self, *answers):
         """Sit at a terminal and answer the questions."""

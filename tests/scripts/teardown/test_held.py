@@ -1,13 +1,13 @@
 """What only Google holds is named with its end, and nothing else is: each planted user, unread list and foreign address makes it leaked."""
 
-import json
-from datetime import datetime, timedelta
-from pathlib import Path
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from gemma_serving.cloud.clock import GOOGLE_CLOCK
 from gemma_serving.cloud.held import GRACE, HOLD
+from gemma_serving.engine.state import stored
+from gemma_serving.scripts.stack.facts import held_sentence
 from localcloud.world.scenario import Fault
 from tests.cloud.populated import GLOBAL, PROJECT, open_world, owner
 from tests.polling import until
@@ -16,7 +16,11 @@ from tests.scripts.teardown.conftest import SCENARIO, STACK, Desk
 NAME, REGION, OTHER = f"gemma-{STACK}", "us-east4", "theirs"
 NETWORK, PLACE = f"{GLOBAL}/networks/{NAME}", f"projects/{PROJECT}/regions/{REGION}"
 SUBNETWORK = f"{PLACE}/subnetworks/{NAME}"
-RECORD = Path(".work/teardown") / f"{STACK}-begun.json"
+RESOURCES = [
+    {"urn": "u1", "type": "gcp:compute/network:Network", "custom": True, "id": NETWORK, "inputs": {}},
+    {"urn": "u2", "type": "gcp:compute/subnetwork:Subnetwork", "custom": True, "id": SUBNETWORK, "inputs": {}},
+]
+"""Resources in the state of the stack after its teardown."""
 INTERFACE = {"network": NETWORK, "subnetwork": SUBNETWORK}
 
 
@@ -37,6 +41,11 @@ def served(desk):
     desk.world.call("POST", "compute", f"compute/v1/{PLACE}/subnetworks", subnetwork)
     serve(desk, NAME, dict(owner(STACK).labels))
     return desk
+
+
+def torn_down(written=None):
+    """Return the state of the stack after its teardown."""
+    return {"manifest": {"time": (written or datetime.now(UTC)).isoformat()}, "resources": RESOURCES}
 
 
 def serve(desk, name, labels, interface=INTERFACE):
@@ -62,38 +71,65 @@ def test_what_google_holds_is_no_failure_and_goes_without_a_question(held):
     before = GOOGLE_CLOCK.now()
     for words in (["--yes"], [], ["--dry-run"]):
         code, receipt, _ = held.run(*words)
+        held.leave()
+        held.state(torn_down())
         assert (code, receipt["clean"], receipt["leaked"]) == (0, True, []), words
         assert kinds(receipt["held"]) == ["subnetwork", "network"]
         until = datetime.fromisoformat(receipt["held"][0]["until"])
         assert timedelta() <= until - HOLD - before < timedelta(minutes=1)
         assert [name.startswith("serverless-ipv4-") for name in receipt["held_by"]] == [True]
     advance(held, HOLD)
-    code, receipt, _ = held.run()
+    code, _, said = held.run()
+    assert (code, "Pass --yes to confirm" in said) == (2, True)
+    held.answer("yes")
+    code, receipt, said = held.run()
+    assert "Delete stack x of the Pulumi project gemma-serving: 2 resources in Google Cloud?" in said
     assert (code, kinds(receipt["deleted"]), receipt["held"]) == (0, ["subnetwork", "network"], [])
     assert held.world.resources() == set()
-    assert not RECORD.exists()
 
 
-def test_without_a_record_all_stacks_have_the_same_answer_and_no_end(held):
+def test_without_a_state_all_stacks_have_the_same_answer_and_no_end(held):
     held.run("--yes")
-    RECORD.unlink()
     code, receipt, _ = held.run(stack=None)
     assert (code, kinds(receipt["held"])) == (0, ["subnetwork", "network"])
     assert [item["until"] for item in receipt["held"]] == [None, None]
-    assert json.loads(RECORD.read_text())["held"] == [SUBNETWORK, NETWORK]
     advance(held, HOLD)
     code, receipt, _ = held.run(stack=None)
     assert (code, receipt["leaked"], receipt["held"]) == (0, [], [])
 
 
-def test_a_record_allows_no_other_deletion(held):
-    """Another folder deployed the stack again since."""
+def test_what_another_folder_deployed_since_is_not_what_google_held(held):
     held.run("--yes")
+    held.state(torn_down())
     serve(held, NAME, dict(owner(STACK).labels))
-    code, _, said = held.run()
-    assert code == 2
-    assert "Pass --yes to confirm" in said
-    assert f"projects/{PROJECT}/locations/{REGION}/services/{NAME}" in held.world.resources()
+    held.leave()
+    code, receipt, _ = held.run("--yes")
+    assert (code, receipt["left"]) == (1, [f"projects/{PROJECT}/locations/{REGION}/services/{NAME}"])
+    assert {*receipt["left"]} <= held.world.resources()
+
+
+def read_by(held):
+    """Return what status and `gemma` say of the stack, by its state and Google's answer."""
+    return held_sentence(stored(STACK))
+
+
+def test_only_an_answer_of_google_says_that_it_released_the_network(held):
+    written = datetime.now(UTC)
+    held.state(torn_down(written))
+    until = f"{(written + HOLD).astimezone():%H:%M}"
+    assert read_by(held) == f"Deleted. Google holds its network until about {until}, $0."
+    cloud = held.world.cloud.cloud
+    denied = Fault(method="compute.addresses.list", count=99, status=403)
+    cloud.scenario = cloud.scenario.model_copy(update={"faults": (denied,)})
+    assert read_by(held).startswith(
+        f"Deleted, except its network, which Google holds until {until} at most (Google returned"
+    )
+    assert read_by(held).endswith("). Then `gemma teardown x` deletes it, $0.")
+    cloud.scenario = cloud.scenario.model_copy(update={"faults": ()})
+    held.world.call("DELETE", "run", f"v2/projects/{PROJECT}/locations/{REGION}/services/{NAME}")
+    advance(held, HOLD)
+    assert read_by(held) == "Deleted. Google has released its network: `gemma teardown x` deletes it, $0."
+    assert {NETWORK, SUBNETWORK} <= held.world.resources()
 
 
 def test_a_wait_has_an_end(held, monkeypatch):
@@ -157,7 +193,6 @@ def test_nothing_is_held_that_has_another_user(held, fault):
     code, receipt, _ = held.run("--yes")
     assert (code, receipt["held"], receipt["clean"]) == (1, [], False), fault
     assert "network" in kinds(receipt["leaked"])
-    assert "held" not in json.loads(RECORD.read_text())
 
 
 @pytest.mark.parametrize("method", ["compute.addresses.list", "run.projects.locations.services.list"])

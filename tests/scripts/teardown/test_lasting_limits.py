@@ -1,6 +1,6 @@
 """Age and cost survive the machine: renewals, replacements, preemptions and failed updates leave the first start and what was spent."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
@@ -20,7 +20,7 @@ from gemma_serving.contracts.run_record import MOST_BYTES, RecordError, RunRecor
 from gemma_serving.stacks.hooks.run_recorder import RunRecorder
 from localcloud.tests.google_bodies import google_body
 from localcloud.world.scenario import Fault, OperationDurations, Scenario
-from tests.cloud.populated import PROJECT, ZONE, off_by, open_world, owner
+from tests.cloud.populated import PROJECT, ZONE, asker, off_by, open_world, owner
 from tests.laws import examples
 from tests.scripts.teardown.conftest import Desk
 
@@ -40,16 +40,14 @@ def recorder(*, limits=LIMITS, service=""):
     parent = f"projects/{PROJECT}/locations/{ZONE}/queuedResources"
     return RunRecorder(
         project=PROJECT,
-        stack="x",
+        owner=replace(owner("x"), limits=limits),
         account=f"projects/{PROJECT}/serviceAccounts/{ACCOUNT_ID}@{PROJECT}.iam.gserviceaccount.com",
-        identity=IDENTITY,
         machines=[f"{parent}/gemma-x", f"{parent}/gemma-x-b", *filter(None, [service])],
-        limits=limits,
     )
 
 
 def used(world):
-    scope = Scope(projects=[PROJECT], stack="x", stacks=["x"], places={}, buckets=[], kept=[])
+    scope = Scope(projects=[PROJECT], asker=asker("x"), stacks=["x"], places={}, buckets=[], kept=[])
     found = search(world.api, scope).found
     (item,) = spending(world.api, found, world.cloud.cloud.timeline.now())
     return item

@@ -11,7 +11,7 @@ from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.labels import StackLimits
 from gemma_serving.scripts.teardown import removal
 from localcloud.world.scenario import Fault, OperationDurations, Scenario, Tpu
-from tests.cloud.populated import PROJECT, WRONG_CLOCKS, off_by, open_world, owner
+from tests.cloud.populated import PROJECT, WRONG_CLOCKS, asker, off_by, open_world, owner
 from tests.polling import until
 
 HOUR = timedelta(hours=1)
@@ -24,7 +24,9 @@ def world(desk):
 
 
 def used(world, now=None, stack=None):
-    scope = Scope(projects=[PROJECT], stack=stack, stacks=[stack] if stack else [], places={}, buckets=[], kept=[])
+    scope = Scope(
+        projects=[PROJECT], asker=asker(stack), stacks=[stack] if stack else [], places={}, buckets=[], kept=[]
+    )
     return {
         item.owner.stack: item for item in spending(world.api, search(world.api, scope).found, now or datetime.now(UTC))
     }
@@ -137,6 +139,7 @@ def test_a_dry_run_names_what_would_go_and_without_yes_and_a_terminal_nothing_go
     desk.machine(limits=StackLimits(max_age_s=3600))
     desk.monkeypatch.setattr(GoogleClock, "now", lambda _: later(10))
     before = desk.world.resources()
+    desk.leave()
     code, _, said = desk.run("--over-limit", stack=None)
     assert (code, desk.world.resources()) == (ExitCode.REFUSED, before)
     assert "Pass --yes" in said

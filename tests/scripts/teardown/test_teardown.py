@@ -15,6 +15,7 @@ from gemma_serving.cloud.kinds import KINDS
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.resource_types import CAPACITY_TYPE
 from gemma_serving.engine import runner
+from gemma_serving.engine.backend import memory
 from gemma_serving.scripts.cli.command import run_command
 from gemma_serving.scripts.stack import engine_run
 from gemma_serving.scripts.stack.unfinished_teardown import is_unfinished
@@ -51,16 +52,21 @@ def test_a_name_that_nothing_has_is_refused(desk):
 def test_the_question_has_the_list_of_the_dry_run_with_the_cost_and_only_yes_deletes(desk):
     desk.world.everything(STACK)
     before = desk.world.resources()
-    desk.monkeypatch.setattr("sys.stdin", io.StringIO())
-    code, _, said = desk.run()
-    assert (code, desk.world.resources()) == (ExitCode.REFUSED, before)
-    assert "stdin is not a terminal. Pass --yes" in said
+    for words in ((), ("--yes",)):
+        desk.leave()
+        code, report, _ = desk.run(*words)
+        assert (code, desk.world.resources(), len(report["left"])) == (ExitCode.FAILED, before, 15)
+        assert "They were left. To delete them, run `gemma teardown x` in a terminal." in " ".join(report["warnings"])
     desk.answer("no")
     code, report, said = desk.run()
     assert (code, report) == (ExitCode.REFUSED, None)
     assert "us-east5-a, $5.40/h" in said
     assert "At reported prices (2026-08-10): " in said
-    assert f"Delete stack {STACK}: 14 resources and 1 IAM grant in Google Cloud? (yes/no) " in said
+    assert (
+        f"No state of this backend has 14 resources and 1 IAM grant with the labels of stack {STACK} of the Pulumi project gemma-serving, so another "
+        "folder may have made them, with Cloud Run service gemma-x, TPU queued resource gemma-x, secret gemma-x-hf-token, image repository gemma-x, "
+        "bucket local-project-gemma-x-models. Delete them? (yes/no) "
+    ) in said
     assert desk.world.resources() == before
     desk.answer("yes")
     assert desk.run()[0] == ExitCode.DONE
@@ -92,7 +98,8 @@ def test_after_a_rename_the_list_has_what_the_state_names_and_nothing_else_of_th
     assert f"`pulumi stack rename before --stack {STACK}`" in " ".join(report["warnings"])
     desk.answer("yes")
     code, _, said = desk.run()
-    assert f"Delete stack {STACK}: 3 resources in Google Cloud?" in said
+    question = f"Delete stack {STACK} of the Pulumi project gemma-serving: 3 resources in Google Cloud, with "
+    assert f"{question}TPU queued resource gemma-before, secret gemma-before-key?" in said
     assert "its resources have the name before" in said
     assert {name.rpartition("/")[2] for name in desk.world.resources()} == {"gemma-before-later"}
 
@@ -308,7 +315,7 @@ def test_a_grant_that_was_being_made_is_taken_back_also_after_an_interrupted_tea
     desk.world.grant(TUNNEL_ROLE, "user:alice@example.com")
     desk.world.grant(TUNNEL_ROLE, "user:bob@example.com")
     desk.state(pending("gcp:projects/iAMMember:IAMMember", role=TUNNEL_ROLE, member="user:alice@example.com"))
-    note = desk.folder / ".work" / "teardown" / "x-begun.json"
+    note = memory().path("teardown-x.json")
     if is_interrupted:
         with desk.monkeypatch.context() as broken:
             broken.setattr("gemma_serving.scripts.teardown.removal.delete_all", interrupted)
@@ -510,7 +517,7 @@ def test_a_lock_that_may_be_in_use_is_asked_for_even_with_yes(desk, host):
     before = desk.world.resources()
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as holder:
         path = desk.lock(holder.pid, host)
-        desk.monkeypatch.setattr("sys.stdin", io.StringIO())
+        desk.leave()
         code, _, said = desk.run("--yes")
         assert code == ExitCode.REFUSED
         assert (
@@ -518,7 +525,7 @@ def test_a_lock_that_may_be_in_use_is_asked_for_even_with_yes(desk, host):
         )
         assert path.exists()
         assert desk.world.resources() == before
-        desk.answer("yes")
+        desk.answer("yes", "yes")
         assert desk.run("--yes")[0] == ExitCode.DONE
         assert not path.exists()
         holder.communicate(b"\n")
@@ -544,7 +551,7 @@ def test_an_interrupt_leaves_a_receipt_of_what_was_done(desk, tmp_path):
 def test_an_interrupt_before_the_first_deletion_says_that_nothing_was_deleted(desk, words):
     desk.world.secret("gemma-x-hf-token", owner(STACK).labels)
 
-    at = "removal.retained_bucket" if words else "removal.confirm"
+    at = "removal.retained_bucket" if words else "removal.agreed"
     if words:
         desk.world.bucket(f"{PROJECT}-gemma-x-models", {**owner(STACK).labels, "gemma-serving-retained": "true"})
     desk.monkeypatch.setattr(f"gemma_serving.scripts.teardown.{at}", interrupted)

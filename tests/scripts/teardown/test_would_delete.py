@@ -8,6 +8,7 @@ import pytest
 from gemma_serving.cloud.kinds import GRANT, INSTANCE, NODE, QUEUED, SERVICE, order_of
 from gemma_serving.cloud.spending import StackSpending
 from gemma_serving.contracts.labels import NO_LIMITS
+from gemma_serving.contracts.proof import Asker
 from gemma_serving.contracts.search_results import FoundResource, Inventory
 from gemma_serving.scripts.teardown.output import text_of
 from gemma_serving.scripts.teardown.receipt import Receipt
@@ -51,7 +52,7 @@ def receipt_of(leaked, unknown=(), stack="tpu-v6e1", spent=()):
         deletions=(),
         unknown=unknown,
         warnings=(),
-        searches=[Inventory(found=leaked, calls=(), unknown=unknown, elapsed_s=1)],
+        searches=[Inventory(asker=Asker(stack="x"), found=leaked, calls=(), unknown=unknown, elapsed_s=1)],
         started=NOW,
         elapsed_s=1,
         spent=spent,
@@ -108,7 +109,10 @@ def test_several_stacks_are_told_apart():
 def test_a_grant_that_google_renames_when_its_account_is_deleted_counts_once():
     names = [f"roles/r{start}:x@p.iam.gserviceaccount.com" for start in (" serviceAccount", " deleted:serviceAccount")]
     before, renamed = found(GRANT, name=names[0]), found(GRANT, name=f"{names[1]}?uid=1")
-    searches = [Inventory(found=each, calls=(), unknown=(), elapsed_s=1) for each in ([before], [renamed], [])]
+    searches = [
+        Inventory(asker=Asker(stack="x"), found=each, calls=(), unknown=(), elapsed_s=1)
+        for each in ([before], [renamed], [])
+    ]
     whole = replace(receipt_of([]), searches=searches, dry_run=False)
     assert "deleted 0 resources and 1 IAM grant from Google Cloud in" in text_of(whole)
     assert "deleted nothing in" in text_of(replace(whole, searches=searches[:2]))

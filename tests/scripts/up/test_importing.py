@@ -129,8 +129,8 @@ def test_a_state_that_changed_meanwhile_is_not_overwritten(world, monkeypatch):
 @pytest.fixture
 def folder(monkeypatch, tmp_path):
     """A folder without a terminal, and its backend."""
-    monkeypatch.setattr(own_runs, "FOLDER", tmp_path / "up")
     monkeypatch.setattr(runner, "project_folder", lambda: tmp_path)
+    monkeypatch.setenv("GEMMA_SERVING_FOLDER", str(tmp_path))
     monkeypatch.setattr("sys.stdin", type("Pipe", (), {"isatty": lambda _: False})())
     monkeypatch.setenv("PULUMI_BACKEND_URL", HERE)
     monkeypatch.setattr(labelled, "renamed", lambda _stack: "")

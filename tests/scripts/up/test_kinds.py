@@ -156,7 +156,7 @@ def test_the_newest_enabled_version_of_our_secret_is_ours():
 
 def queued(urn):
     digest = hashlib.sha256(urn.encode()).hexdigest()[:40]
-    node = {"labels": {"gemma-serving-urn": digest}}
+    node = {"labels": {**OWNER.labels, "gemma-serving-urn": digest}}
     return {"tpu": {"nodeSpec": [{"nodeId": "n", "node": node}]}, "state": {"state": "WAITING_FOR_RESOURCES"}}
 
 

@@ -15,10 +15,12 @@ from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.fields import from_json, to_json
 from gemma_serving.contracts.outputs import StackOutputs
+from gemma_serving.contracts.proof import Asker
 from gemma_serving.contracts.resource_types import CAPACITY_COMPONENT, CAPACITY_TYPE, SERVICE_TYPE
 from gemma_serving.contracts.search_results import FoundResource, Inventory
 from gemma_serving.contracts.stack_facts import CloudFacts, ServesNow
 from gemma_serving.engine import runner
+from gemma_serving.engine.backend import memory
 from gemma_serving.engine.deployed_config import BUCKET_CREATION
 from gemma_serving.engine.deployment import UNKNOWN, deployment_of
 from gemma_serving.engine.previewed import previewed
@@ -32,7 +34,7 @@ from gemma_serving.scripts.preview import upcoming as preview_upcoming
 from gemma_serving.scripts.preview.upcoming import upcoming
 from gemma_serving.scripts.stack import facts, own_runs, serves, unfinished_teardown
 from gemma_serving.scripts.stack.costs import ServerCosts
-from gemma_serving.scripts.stack.limit_record import LimitRecord, limit_file
+from gemma_serving.scripts.stack.limit_record import LimitRecord, limit_name
 from gemma_serving.scripts.stack.serves import serves_now
 from gemma_serving.scripts.up import __main__ as command
 from gemma_serving.scripts.up import deploying as up
@@ -94,7 +96,6 @@ class Engine:
     """Stands in for the engine: the preview, the end of an update, and the stacks of the backend."""
 
     def __init__(self, monkeypatch, tmp_path):
-        monkeypatch.setattr(own_runs, "FOLDER", tmp_path / "up")
         for module in (up, returning):
             monkeypatch.setattr(module, "connect", lambda _project: None)
         monkeypatch.setattr(importing, "lookup", lambda *_: None)
@@ -112,7 +113,7 @@ class Engine:
         monkeypatch.setattr(facts, "connect", lambda _project: None)
         monkeypatch.setattr(facts, "cloud_facts", self._facts)
         monkeypatch.setattr(facts, "search_stacks", lambda _api, _stacks: self.inventory)
-        self.inventory = Inventory(found=(), calls=(), unknown=(), elapsed_s=0)
+        self.inventory = Inventory(asker=Asker(stack="x"), found=(), calls=(), unknown=(), elapsed_s=0)
         monkeypatch.setattr(starting.runner, "run", self._remove)
         monkeypatch.setattr(starting.runner, "query", lambda _words, **_: "[]")
         self.serves = ServesNow(word="deployed")
@@ -273,7 +274,7 @@ def test_without_googles_answer_every_resource_is_compared_before_nothing_change
 
 def test_without_changes_an_update_runs_only_if_it_may_write_what_no_preview_shows(engine, ended, monkeypatch):
     """The same program, a state that only its last run wrote, and outputs that the state has need no update."""
-    backend, digest = own_runs.shown_url(), up.program_digest
+    digest = up.program_digest
 
     def updates(*words, stored=True, written="2026-07-01T00:00:00.123456789Z"):
         engine.preview, engine.state = {**preview_of(), "isStored": stored}, replace(engine.state, written=written)
@@ -291,9 +292,8 @@ def test_without_changes_an_update_runs_only_if_it_may_write_what_no_preview_sho
     assert [updates(), updates()] == [1, 0], "after an interruption"
     monkeypatch.setattr(up, "program_digest", lambda *given: f"{digest(*given)} another-1.dist-info")
     assert [updates(), updates()] == [1, 0], "after an installation"
-    for name in (backend, f"{backend}/another"):
-        monkeypatch.setattr(own_runs, "shown_url", lambda name=name: name)
-        assert [updates(), updates()] == [name != backend, 0]
+    monkeypatch.setenv("PULUMI_BACKEND_URL", "file:///another")
+    assert [updates(), updates()] == [1, 0], "with another backend"
 
 
 def test_a_server_that_failed_is_compared_and_said_and_never_up_to_date(engine, ended):
@@ -557,8 +557,7 @@ def test_a_machine_of_another_project_is_refused_before_the_checks_of_the_projec
     assert (out, engine.updates) == ("", [])
 
 
-def test_an_unfinished_teardown_is_said_with_the_command_that_continues_it(engine, monkeypatch, tmp_path, ended):
-    monkeypatch.setattr(unfinished_teardown, "FOLDER", tmp_path)
+def test_an_unfinished_teardown_is_said_with_the_command_that_continues_it(engine, ended):
     engine.state = StackState(stack=STACK, status="read", resources=(RESOURCE,))
     unfinished_teardown.remember(engine.state)
     engine.typed = "no\n"
@@ -673,8 +672,7 @@ NOT_GRANTED = [
 
 class TestAnErrorWithLines:
     @pytest.fixture(autouse=True)
-    def refused(self, engine, monkeypatch, tmp_path):
-        monkeypatch.setattr(own_runs, "FOLDER", tmp_path)
+    def refused(self, engine, monkeypatch):
         engine.errors = ["<{%fg 1%}>" + "\n".join(NOT_GRANTED) + "<{%reset%}>\n"] * 2 + ["update failed"]
         engine.result = (255, "Diagnostics:\n error: x\nerror: " + "\n".join(NOT_GRANTED) + "\nerror: update failed\n")
         monkeypatch.setenv("COLUMNS", "80")
@@ -968,7 +966,6 @@ def project(monkeypatch, tmp_path):
     for name in ("Pulumi.yaml", f"Pulumi.{STACK}.yaml", "__main__.py"):
         (folder / name).write_text((ROOT / name).read_text())
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(own_runs, "FOLDER", Path(".work") / "up")
     return folder
 
 
@@ -989,7 +986,7 @@ def test_a_plan_has_each_change_and_both_prices_and_runs_as_an_update_with_its_i
     assert (done["plan"], done["sentences"][-1]) == (shown["plan"], "it serves")
     assert COST in err
     assert engine.updates == [(STACK, ("--message", shown["plan"]))]
-    assert (project / ".work" / "up" / f"{STACK}.json").is_file()
+    assert own_runs.is_own(STACK, has_server=True), "the record is the project's, not of the copy"
 
 
 @pytest.mark.parametrize("changed", ["steps", "settings", "program"])
@@ -1038,10 +1035,9 @@ def test_a_setting_is_written_when_it_is_deployed_and_belongs_to_the_plan(engine
 
 def test_a_deployment_ends_the_limit_of_an_assistant_unless_it_is_its_plan(engine, ended, project):
     plan = planned(ended)["plan"]
-    limit = limit_file(STACK)
-    limit.parent.mkdir(parents=True)
-    limit.write_text(json.dumps(to_json(LimitRecord(project="p", plans=(plan,), since="", before=""))))
+    record = LimitRecord(project="p", plans=(plan,), since="", before="")
+    memory().write(limit_name(STACK), json.dumps(to_json(record)))
     ended(ExitCode.DONE, "--yes", "--plan", plan)
-    assert limit.is_file()
+    assert memory().read(limit_name(STACK))
     ended(ExitCode.DONE, "--yes")
-    assert not limit.exists()
+    assert memory().read(limit_name(STACK)) is None
