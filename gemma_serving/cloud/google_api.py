@@ -24,6 +24,7 @@ from gemma_serving.cloud.google_session import (
 )
 from gemma_serving.contracts.answers import Absent, Answer, Cause, Present, Unknown
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
+from gemma_serving.contracts.masking import masked
 from gemma_serving.contracts.proof import Asker, Proof
 
 CALL_LIMIT_S = 60.0
@@ -107,7 +108,7 @@ class GoogleApi:
             if isinstance(error, requests.ConnectionError):
                 raise NoConnectionError(url, error) from None
             why = f"HTTP {error.status}" if isinstance(error, GoogleListError) else type(error).__name__
-            raise ScriptError(f"{url} failed {_ATTEMPTS} times ({why}). Try again later.") from None
+            raise ScriptError(f"{masked(url)} failed {_ATTEMPTS} times ({why}). Try again later.") from None
 
     def _counted(self, url: str) -> "google_session.Counted | None":
         if not self.projects:

@@ -15,6 +15,7 @@ from gemma_serving.cloud.clock import GOOGLE_CLOCK
 from gemma_serving.contracts.answers import Cause
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.fields import as_mapping, as_sequence
+from gemma_serving.contracts.masking import masked
 
 if TYPE_CHECKING:
     import requests
@@ -86,7 +87,8 @@ class RejectedLoginError(MachineWideError):
     cause = "no login"
 
     def __init__(self, error: "GoogleAuthError | None" = None) -> None:
-        why = str(error.args[0]).splitlines()[0].rstrip(".") if error is not None and error.args else "HTTP 401"
+        said = masked(str(error.args[0])) if error is not None and error.args else "HTTP 401"
+        why = said.splitlines()[0].rstrip(".")
         self.problem = f"Google rejected your login ({why})"
         if os.environ.get(TOKEN_VARIABLE):
             self.problem = f"Google rejected the access token in {TOKEN_VARIABLE}"
@@ -135,7 +137,7 @@ def endpoint(api: str) -> str:
 
 def host_of(url: str) -> str:
     """Return the host of a URL for a message, the same for all APIs of Google."""
-    host = urlsplit(url).netloc
+    host = urlsplit(url).netloc.rpartition("@")[2]
     return "googleapis.com" if host.endswith(".googleapis.com") else host
 
 
@@ -149,7 +151,7 @@ def sent(session: "requests.Session", verb: str, url: str, **arguments: Any) -> 
     try:
         return cast("Mapping[str, object]", json.loads(body) if body else {})
     except ValueError:
-        raise NotJsonError(f"{url.partition('?')[0]} returned a response that is not JSON.") from None
+        raise NotJsonError(f"{masked(url).partition('?')[0]} returned a response that is not JSON.") from None
 
 
 def _body_of(response: "requests.Response", now_s: Callable[[], float] = time.monotonic) -> bytes:
@@ -159,13 +161,13 @@ def _body_of(response: "requests.Response", now_s: Callable[[], float] = time.mo
         body += piece
         if len(body) > _BODY_LIMIT_BYTES or now_s() > end_s:
             limits = f"At most {_BODY_LIMIT_BYTES // 2**20} MiB in {_BODY_LIMIT_S:.0f} s are read"
-            place = response.url.partition("?")[0]
+            place = masked(response.url).partition("?")[0]
             raise NotJsonError(f"{place} sent {len(body):,} bytes without an end. {limits}. Check what responds there.")
     return bytes(body)
 
 
 def _refusal_in(body: bytes, status: int) -> tuple[str, str]:
-    """Return the message and reason in an error response from Google; for another body, the status."""
+    """Return the message, without secrets, and reason in an error response from Google; for another body, the status."""
     try:
         error = as_mapping(as_mapping(json.loads(body)).get("error"))
     except ValueError:
@@ -173,7 +175,7 @@ def _refusal_in(body: bytes, status: int) -> tuple[str, str]:
     # Cloud Storage and Compute Engine return `errors`, the other APIs `details`.
     details = map(as_mapping, (*as_sequence(error.get("details")), *as_sequence(error.get("errors"))))
     reason = next((str(detail["reason"]) for detail in details if "reason" in detail), "")
-    return str(error.get("message") or f"HTTP {status}"), reason
+    return masked(str(error.get("message") or f"HTTP {status}")), reason
 
 
 def credentials() -> "Credentials":

@@ -45,11 +45,15 @@ _PEM_BEGIN: Final = re.compile(r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?--
 _PEM_END: Final = re.compile(r"-----END [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _MOST_PEM_LINES: Final = 120
 """Lines of an RSA key of 8192 bits, with a margin. A first line alone must not hide all following text."""
-_USER_AND_PASSWORD: Final = re.compile(r"(?<=://)(?P<user>[^\s/@:\"'<>]{0,256}:)[^\s/\"'<>]{1,1024}(?=@)")
+_USER_AND_PASSWORD: Final = re.compile(
+    r"(?<=://)(?P<user>[^\s/@:\[\"'<>]{0,256}:)(?:[^\s/\"'<>]{1,1024}|(?!\d{1,5}[/?#])[^\s\"'<>]{1,1024})(?=@)"
+)
+"""A password with a slash makes a URL invalid, and an error about it quotes the URL."""
 _ONLY_A_TOKEN: Final = re.compile(r"(?<=://)(?=[^\s/@:\"'<>]{0,256}\d)[^\s/@:\"'<>]{16,256}(?=@)")
 """User of a URL that is a token, as git hosts accept it: long and with a digit, not `git`."""
-_SIGNATURE: Final = re.compile(
-    r"(?P<name>(?:x-(?:goog|amz)-(?:signature|security-token)|[?&](?:signature|sig))(?:=|%3D))(?!\[masked\])[^\s&\"'<>]+",
+_QUERY: Final = re.compile(
+    r"(?P<name>(?:x-(?:goog|amz)-(?:signature|security-token)|[?&](?:signature|sig"
+    r"|[\w.-]{0,64}(?:passw(?:or)?d|pwd|passphrase|secret|token|key)))(?:=|%3D))(?!\[masked\])[^\s&\"'<>]*[^\s&\"'<>:]",
     re.IGNORECASE,
 )
 _COOKIE: Final = re.compile(
@@ -58,12 +62,12 @@ _COOKIE: Final = re.compile(
 _BASIC: Final = re.compile(r"(?P<name>\bbasic\s{1,4})(?P<value>[A-Za-z0-9+/]{8,4096}={0,2})", re.IGNORECASE)
 _VALUE: Final = (
     r"(?=(?P<open>(?:(?!\[masked\])[\\\[(\"'])*))(?P=open)(?!\[masked\])"
-    r"(?P<value>(?=(?P<run>(?:\[masked\]|\\(?![\"'])|[^\s\"',\])\\]){6,}))(?P=run)\]?)"
+    r"(?P<value>(?!expected |projects/[^/\s]+/secrets/)(?=(?P<run>(?:\[masked\]|\\(?![\"'])|[^\s\"',\])\\]){6,}))(?P=run)\]?)"
 )
 _NAMED: Final = re.compile(
     r"(?P<name>\bbearer(?=(?P<a>\s{1,4}))(?P=a)"
-    r"|(?:\\?[\"'])?(?:api[_-]?key|account[_-]?key|access[_-]?key|private[_-]?key|secret|passw(?:or)?d|passphrase|token|_pat)"
-    r"(?:\\?[\"'])?(?=(?P<b>\s{0,4}))(?P=b)[:=](?=(?P<c>\s{0,4}(?:bearer\s{1,4})?))(?P=c))"
+    r"|(?:\\?[\"'])?(?:api[_-]?key|account[_-]?key|access[_-]?key|private[_-]?key|(?<!secretmanager/)secret|passw(?:or)?d|passphrase|token"
+    r"|_pat)(?:\\?[\"'])?(?=(?P<b>\s{0,4}))(?P=b)[:=](?!:)(?=(?P<c>\s{0,4}(?:bearer\s{1,4})?))(?P=c))"
     rf"{_VALUE}",
     re.IGNORECASE,
 )
@@ -164,7 +168,7 @@ _PASSES: Final[tuple[tuple[tuple[str, ...], "re.Pattern[str]", "Callable[[re.Mat
     (("",), _PEM_LINE, _hidden),
     (("://",), _ONLY_A_TOKEN, _hidden),
     (("://",), _USER_AND_PASSWORD, lambda found: f"{found['user']}{MASK}"),
-    (("signature", "sig=", "sig%3d", "security-token"), _SIGNATURE, _with_name),
+    (("?", "&", "signature", "security-token"), _QUERY, _with_name),
     (("cookie",), _COOKIE, _with_name),
     (("basic",), _BASIC, _without_credentials),
     (("bearer", "key", "secret", "passw", "passphrase", "token", "_pat"), _NAMED, _without_value),

@@ -16,6 +16,7 @@ from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.fields import as_mapping
 from gemma_serving.contracts.installation import home_folder, own_project
 from gemma_serving.contracts.labels import PRODUCT
+from gemma_serving.contracts.masking import masked
 from gemma_serving.contracts.memory import Memory, memory_of
 from gemma_serving.engine import runner
 
@@ -109,8 +110,8 @@ def drop_empty_side_file(stack: str) -> None:
 
 
 def shown_url() -> str:
-    """Return the URL of the project folder's backend without its options, which may have credentials. Empty if none is set."""
-    return chosen_url(runner.project_folder()).partition("?")[0]
+    """Return the URL of the project folder's backend without password and options. Empty if none is set."""
+    return masked(chosen_url(runner.project_folder())).partition("?")[0]
 
 
 def chosen_url(folder: Path) -> str:

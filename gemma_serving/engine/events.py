@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from gemma_serving.contracts.fields import as_mapping, json_object
+from gemma_serving.contracts.masking import masked
 from gemma_serving.engine.deployment import type_in
 
 VARIABLES: Final = {"PULUMI_DEBUG_COMMANDS": "true"}
@@ -69,7 +70,7 @@ class EventLog:
 
     path: Path
     plain: Callable[[str], str]
-    """Returns a text as its reader may see it: without secrets and escapes, and not too long."""
+    """Returns a text as its reader may see it: without escapes, and not too long."""
     steps: int = 0
     _at: int = 0
     _begun: int = 0
@@ -104,7 +105,7 @@ class EventLog:
         said = as_mapping(event.get("diagnosticEvent"))
         if said and said.get("severity") != "debug":
             name = str(said.get("urn") or "").rpartition("::")[2]
-            whole = _COLOR.sub("", str(said.get("message") or "")).strip()
+            whole = masked(_COLOR.sub("", str(said.get("message") or ""))).strip()
             if self.errors is not None and said.get("severity") == "error":
                 if whole and whole not in self.errors:
                     self.errors.append(whole)

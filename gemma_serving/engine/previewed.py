@@ -10,6 +10,7 @@ from typing import Final
 
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.fields import as_mapping, as_sequence, json_object
+from gemma_serving.contracts.masking import masked
 from gemma_serving.engine import runner
 from gemma_serving.engine.atomic_file import private_folder
 from gemma_serving.engine.backend import BACKEND_VARIABLE, drop_empty_side_file, variable
@@ -96,9 +97,9 @@ def preview_errors(preview: Mapping[str, object]) -> Sequence[str]:
 
 
 def diagnostics(preview: Mapping[str, object], severity: str) -> Sequence[str]:
-    """Return the messages of a preview in JSON with this severity."""
+    """Return the messages of a preview in JSON with this severity, without secrets."""
     found = [as_mapping(item) for item in as_sequence(preview.get("diagnostics"))]
-    return [str(item.get("message") or "") for item in found if item.get("severity") == severity]
+    return [masked(str(item.get("message") or "")) for item in found if item.get("severity") == severity]
 
 
 @contextlib.contextmanager

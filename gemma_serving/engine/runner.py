@@ -24,6 +24,7 @@ from gemma_serving.contracts.installation import (
     no_project,
     own_project,
 )
+from gemma_serving.contracts.masking import masked
 from gemma_serving.contracts.settings_files import no_settings_file, stacks_in
 from gemma_serving.contracts.spelling import did_you_mean
 from gemma_serving.engine.children import started
@@ -52,7 +53,7 @@ NOT_LOGGED_IN: Final = (
 
 
 class PulumiFailedError(ScriptError):
-    """The engine failed. `output` is its output."""
+    """The engine failed. `output` is its output, with secrets."""
 
     def __init__(self, message: str, output: str) -> None:
         super().__init__(message)
@@ -208,7 +209,7 @@ def error_of(answer: "subprocess.CompletedProcess[str]") -> str:
 
 
 def first_error(text: str, code: int) -> str:
-    """Return the engine's first reason as one line, without colors and without `error:`, or its exit if it reported none."""
+    """Return the engine's first reason as one line, without secrets, colors and `error:`, or its exit if it reported none."""
     errors = _errors(text)
     return (reasons(errors) or errors or (_lines(text) if code >= 0 else []) or [f"it {ending(code)}"])[0]
 
@@ -245,7 +246,7 @@ def _shortened(error: str) -> str:
 
 
 def _lines(text: str) -> Sequence[str]:
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    plain = masked(re.sub(r"\x1b\[[0-9;]*m", "", text))
     return [line.strip() for line in plain.splitlines() if line.strip()]
 
 

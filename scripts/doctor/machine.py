@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from gemma_serving.cloud.google_api import GoogleListError
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.installation import INSTALL_PULUMI, NEW_FOLDER
+from gemma_serving.contracts.masking import masked
 from gemma_serving.engine import backend, runner
 from gemma_serving.engine.children import ended
 from gemma_serving.scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, missing, ok, unknown
@@ -51,7 +52,8 @@ def _gcloud_login(purpose: str) -> Iterator[Diagnosis]:
     if answer is None:
         yield unknown("`gcloud auth print-access-token` did not finish")
     elif answer.returncode != 0:
-        reason = next((line for line in answer.stderr.splitlines() if line.startswith("ERROR")), "no reason given")
+        said = masked(answer.stderr).splitlines()
+        reason = next((line for line in said if line.startswith("ERROR")), "no reason given")
         if _NO_NETWORK in reason:
             yield unknown("gcloud has no connection to Google")
             return
@@ -95,7 +97,7 @@ def _pulumi(checkup: Checkup) -> Iterator[Diagnosis]:
     if answer.returncode != 0:
         yield _no_backend(checkup, runner.error_of(answer))
         return
-    yield ok(str(json.loads(answer.stdout).get("url", "")))
+    yield ok(masked(str(json.loads(answer.stdout).get("url", ""))))
 
 
 def _no_backend(checkup: Checkup, detail: str) -> Diagnosis:

@@ -182,7 +182,7 @@ def _entries(
                 return
             body["pageToken"] = token
     except GoogleListError as error:
-        said = f"{masked(str(error)).rstrip('.')}."
+        said = f"{str(error).rstrip('.')}."
         why = why_unread(log.project, status=error.status, reason=error.reason, said=said)
         raise ScriptError(f"Cannot read the logs of stack {log.stack}: {why}") from None
 

@@ -9,7 +9,6 @@ from typing import Final, Literal
 
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
-from gemma_serving.contracts.masking import masked
 from gemma_serving.contracts.proof import Asker, Proof
 from gemma_serving.engine import runner
 from gemma_serving.engine.atomic_file import private_folder
@@ -105,7 +104,7 @@ def run_engine(
                 print_progress(name, text)
             raise
     if code != 0:
-        first = masked(runner.first_error(output, code)).rstrip(".")
+        first = runner.first_error(output, code).rstrip(".")
         raise EngineRunError(_shown_reason(name, _explained(errors, explain), first), output, first)
     if is_up:
         remember_run(stack, "done", program=program)
@@ -136,9 +135,9 @@ def show_step(step: str) -> Generator[Callable[[str, str], None]]:
 
 
 def _explained(errors: Sequence[str], explain: Callable[[Sequence[str]], Sequence[str]]) -> Sequence[str]:
-    """Return the errors with their causes, without secrets, and without the header of a list with one error."""
+    """Return the errors with their causes, without the header of a list with one error."""
     found = explain([_ONLY_ERROR.sub("", error) for error in runner.reasons(errors)])
-    return [masked(error).expandtabs(2) for error in found]
+    return [error.expandtabs(2) for error in found]
 
 
 def _shown_reason(name: str, errors: Sequence[str], first: str) -> str:

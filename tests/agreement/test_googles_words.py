@@ -25,6 +25,7 @@ from gemma_serving.cloud.shortage import shortage
 from gemma_serving.cloud.staging.bucket import storage_errors
 from gemma_serving.contracts.answers import Unknown
 from gemma_serving.contracts.errors import ScriptError
+from gemma_serving.contracts.masking import masked
 from gemma_serving.engine.state import StackState
 from gemma_serving.scripts.doctor.diagnosis import Checkup
 from gemma_serving.stacks.google_project.propagation import NewGrants, _Waits
@@ -138,6 +139,7 @@ def test_unknown_words_are_shown_and_called_new_and_get_no_advice(reader, decide
 
 @pytest.mark.parametrize("row", [row for _, row in rows() if row["service"] != "gcp-tpu"], ids=lambda row: row["words"])
 def test_each_reader_knows_the_words_of_each_row(row):
+    assert masked(row["words"]) == row["words"]
     status = max(row["code"], HTTPStatus.BAD_REQUEST)
     for reader in (reader for reader, decided in READERS.items() if status not in decided):
         text = reader(status, row["words"])

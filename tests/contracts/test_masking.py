@@ -3,6 +3,7 @@
 import base64
 import json
 import re
+from pathlib import Path
 from urllib.parse import quote, urlencode
 
 import pytest
@@ -58,6 +59,10 @@ SECRETS = (
     "alert to https://hooks.slack.com/services/T0CANARY0/B0CANARY0/canary0123456789",
     "alert to https://discord.com/api/webhooks/1234567890/canary-CANARY_0123456789",
     "https://discordapp.com/api/v10/webhooks/1234567890/canary0123456789?wait=true",
+    "unable to open bucket postgres://10.0.0.1/x?user=me&password=canary#x",
+    "azblob://state?sas_token=canary%26sig, https://x.example/?Pwd=canary&x=1&db-passphrase=canary",
+    'parse "postgres://me:can/ary@and/canary@10.0.0.1/x": invalid port ":can" after host',
+    "s3://x?accessKey=canary&secret_key=canary",
 )
 PLAIN = (
     "Maximum concurrency for 8,192 tokens per request: 4.10x",
@@ -80,6 +85,11 @@ PLAIN = (
     "time per output token: 12.3 ms",
     "cookie: none was sent; cookies are not used, https://discord.com/channels/1/2 and https://hooks.slack.com/",
     "xai-org/grok-1 and nvapi-host, SG.1.2, AccountName=models, dop_v1 is a scheme",
+    'gemma-serving:modelConfig = "/etc/passwd": expected a path inside the project',
+    'hfTokenSecret = "projects/p/secrets/s/versions/latest": expected a version in Secret Manager',
+    'resource "urn:pulumi:x::gemma-serving::gcp:secretmanager/secret:Secret::hf-token" cannot be deleted',
+    "urn:pulumi:x::gemma-serving::gemma-serving:index:HuggingFaceToken::hf-token",
+    "http://host:8000/v1?mail=a@b https://host:443/a@b gs://bucket/folder@2?prefix=x&pageSize=4&max_tokens=8192",
 )
 PEM = ("MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQCcanaryXyZ0123", "canaryShortTail==")
 
@@ -155,6 +165,16 @@ def test_what_is_no_secret_stays(subtests):
     for text in PLAIN:
         with subtests.test(text):
             assert masked(text, ["", "x", "masked"]) == text
+
+
+OWN = ("stacks/refusals.golden.txt", "engine/golden/l4-qat.urns", "engine/golden/tpu-v6e4.urns")
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_no_sentence_and_no_name_of_this_project_is_masked(name):
+    lines = (Path(__file__).parents[1] / name).read_text(encoding="utf-8").splitlines()
+    own = [line for line in lines if name.endswith(".urns") or line.startswith("    ")]  # the others are cases
+    assert [line for line in own if masked(line) != line] == []
 
 
 def test_what_surrounds_a_secret_stays_and_masks_do_not_nest():

@@ -14,6 +14,7 @@ from gemma_serving.cloud.google_session import NoConnectionError, RejectedLoginE
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.fields import as_mapping
 from gemma_serving.contracts.labels import Ownership, owner_of
+from gemma_serving.contracts.masking import masked
 from gemma_serving.contracts.proof import Asker, Proof
 
 MOST_SOURCES: Final = 32
@@ -257,8 +258,9 @@ def storage_errors(bucket: str) -> Generator[None]:
     except GoogleAuthError as error:
         raise RejectedLoginError(error) from None
     except GoogleAPIError as error:
-        said = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise ScriptError(f"Cloud Storage rejected the call: {said}. {refusals.advice(str(error))}".rstrip()) from None
+        words = masked(str(error))
+        said = (words.splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise ScriptError(f"Cloud Storage rejected the call: {said}. {refusals.advice(words)}".rstrip()) from None
 
 
 def changed(what: str) -> ScriptError:
