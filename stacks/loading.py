@@ -31,6 +31,8 @@ from gemma_serving.planning.settings.vllm_args import VllmOptions
 from gemma_serving.planning.settings.vllm_blocks import OptionsOrBlocks, stated_in_blocks
 
 T = TypeVar("T")
+_PLACE = frozenset({"gcp:project", "gcp:region", "gcp:zone"})
+"""Settings of the provider gcp that a stack needs. The others are a finding."""
 _PROJECT_VARIABLES = ("GOOGLE_CLOUD_PROJECT", "GOOGLE_PROJECT", "CLOUDSDK_CORE_PROJECT")
 _MAX_VALUE_CHARACTERS = 60
 
@@ -76,11 +78,16 @@ def _require_distinct_keys(block: yaml.MappingNode) -> None:
 
 
 def from_values(
-    values: Mapping[str, object], *, project: str | None, origin: str, secrets: Sequence[str] = ()
+    values: Mapping[str, object],
+    *,
+    project: str | None,
+    origin: str,
+    secrets: Sequence[str] = (),
+    provider: Sequence[str] = (),
 ) -> Settings:
     """Return the settings of parsed values (camelCase keys). Raises SettingsError, with every error.
 
-    `origin` is the file name in messages. `secrets` are the keys of secrets set by value.
+    `origin` is the file name in messages. `secrets` are the keys of secrets set by value, `provider` as of `_provider_keys`.
     """
     if project is None:
         raise SettingsError(
@@ -94,7 +101,7 @@ def from_values(
     parsed = {key: _parsed(value) if isinstance(value, str) else value for key, value in values.items()}
     in_blocks = stated_in_blocks(as_mapping(parsed.get("vllm")))
     image = DEFAULT_IMAGES.get(str(parsed.get("target")), next(iter(IMAGES)))
-    derived = {"project": project, "secrets": list(secrets), "vllmInBlocks": in_blocks}
+    derived = {"project": project, "secrets": [*secrets], "providerKeys": [*provider], "vllmInBlocks": in_blocks}
     return _read(Settings, {"image": image, **parsed, **derived}, origin)
 
 
@@ -139,7 +146,8 @@ def from_pulumi(config: Mapping[str, str], secret_keys: frozenset[str], *, stack
     for key in secrets:
         if f"{PRODUCT}:{key}" not in secret_keys:
             raise _plain_text_secret(origin, key)
-    return from_values(values, project=_project_of(config), secrets=secrets, origin=origin)
+    provider = _provider_keys(config)
+    return from_values(values, project=_project_of(config), secrets=secrets, provider=provider, origin=origin)
 
 
 def from_file(path: Path, *, project: str | None = None, changes: Mapping[str, object] | None = None) -> Settings:
@@ -162,6 +170,7 @@ def from_file(path: Path, *, project: str | None = None, changes: Mapping[str, o
         values,
         project=_project_of(config, project),
         secrets=list(secrets),
+        provider=_provider_keys(config),
         origin=f"{path.name} with --set" if changes else path.name,
     )
 
@@ -280,6 +289,11 @@ def _meant(key: str) -> str:
         f"{one}:{name}" for one in difflib.get_close_matches(space.lower().replace("_", "-"), NAMESPACES, n=1)
     ]
     return f"Did you mean {' or '.join(keys)}?" if keys else "Remove it."
+
+
+def _provider_keys(config: Mapping[str, object]) -> Sequence[str]:
+    """Return the keys of the provider gcp but its project, region and zone."""
+    return sorted(key for key in config if key.startswith("gcp:") and key not in _PLACE)
 
 
 def _own_keys(config: Mapping[str, T]) -> dict[str, T]:

@@ -69,6 +69,8 @@ def file_changes(deployment: Deployment, changes: Mapping[str, object]) -> Mappi
             found |= {} if _source(deployment) == source else {"weights": source}
         elif path == "cloud_run.mount.mode" and source != "bucket":
             found["cloudRun.mount.mode"] = None
+        elif path == "provider_keys":
+            found |= dict.fromkeys(deployment.provider_keys)
         elif (in_block := block_changes(path, value, deployment.vllm_in_blocks)) is not None:
             found |= in_block
         elif path != "image" and settings_key(path).partition(".")[0] != foreign:

@@ -31,7 +31,7 @@ RESTART: Final = "server restart"
 HOURLY: Final = "USD per hour"
 MOST: Final = "USD maximum"
 _UNKNOWN: Final = "unknown"
-_APART: Final = frozenset({"project", "vllm", "vllm_in_blocks", "secrets"})
+_APART: Final = frozenset({"project", "provider_keys", "vllm", "vllm_in_blocks", "secrets"})
 """Fields of the settings that are shown in another form."""
 _IN_ONE_LINE: Final = "workload"
 """Block whose values are shown together."""

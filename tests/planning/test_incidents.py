@@ -18,6 +18,11 @@ from gemma_serving.stacks.wording import StackWording
 
 ROOT = Path(__file__).resolve().parents[2]
 LATE = {"initialDelay": "30s", "period": "60s", "failureThreshold": 3, "timeout": "50s"}
+PROVIDER = {
+    "gcp:computeCustomEndpoint": "https://canary/",
+    "gcp:accessToken": {"secure": "canary"},
+    "gcp:zone": "us-east4-a",
+}
 TOO_LONG = {"initialDelay": "240s", "period": "60s", "failureThreshold": 31, "timeout": "50s"}
 OWN_IMAGE = {"repository": "my/vllm", "digest": f"sha256:{'0' * 64}", "uid": 2_000, "gid": 2_000}
 OLD_IMAGE = {"repository": "vllm/vllm-openai", "digest": f"sha256:{'1' * 64}", "version": "0.10.2"}
@@ -179,6 +184,7 @@ INCIDENTS: Mapping[str, Incident] = {
     "SEC11": Incident("tpu-v6e1", {"vllm.trustRemoteCode": True}, "block", r"0\.31\.0 has none .*\(CVE-2026-114053\).*[Rr]emove vllm\.trustRemoteCode"),
     "SEC05": Incident("l4-qat", {"apiKeySecret": KEY, "vllm.extraArgs": ["--grpc"]}, "block", r"checks no API key.*vllm\.extraArgs: \[\]"),
     "SEC06": Incident("tpu-v6e1", {"vllm.allowedMediaDomains": ["a.example.com"]}, "warn", r"URLs of a\.example\.com.*Remove vllm\.allowedMedia"),
+    "SEC12": Incident("l4-qat", PROVIDER, "block", r"gcp:accessToken, gcp:computeCustomEndpoint are set\. .*Remove gcp:accessToken, gcp:compute"),
     "SEC10": Incident("l4-qat", {"vllm.extraArgs": ['--allowed-origins=["*"]']}, "warn", r"allows web pages.*vllm\.extraArgs: \[\]"),
     "SEC08": Incident("l4-qat", {"cloudRun.compileCache": "bucket", "bucket.existing": "ours"}, "warn", r"existing is ours, .*Set cloudRun\.compileCache: off"),
     "WRK01": Incident("tpu-v6e1", {"workload": {"ratePerS": 40.0}}, "warn", r"workload\.ratePerS is 40, .* grow by .* [sS]et workload\.ratePerS: \d"),
@@ -260,7 +266,7 @@ def edited(folder: Path, incident: Incident) -> Path:
     document = yaml.safe_load(settings_file(incident.stack, ROOT).read_text(encoding="utf-8"))
     for key, value in incident.edit.items():
         first, *rest = key.split(".")
-        place, last = document["config"], f"gemma-serving:{first}"
+        place, last = document["config"], first if ":" in first else f"gemma-serving:{first}"
         for name in rest:
             place, last = place.setdefault(last, {}), name
         if value is None:

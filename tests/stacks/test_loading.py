@@ -2,13 +2,18 @@
 
 import json
 import re
+from pathlib import Path
 
+import pulumi_gcp
 import pytest
 import yaml
 
 from gemma_serving.contracts.settings_files import settings_file, shipped_files
+from gemma_serving.planning.planner import plan
 from gemma_serving.planning.settings.stack import NAMESPACES
 from gemma_serving.stacks.loading import SettingsError, from_file, from_pulumi, from_values
+from gemma_serving.stacks.planned import finding_text, to_deployment
+from gemma_serving.stacks.wording import StackWording
 from tests.stacks.conftest import ROOT, changed, values_of
 
 STACKS = sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in shipped_files(ROOT))
@@ -36,6 +41,30 @@ def test_namespaces_of_providers_and_of_the_engine_are_theirs(tmp_path, space):
     path = tmp_path / "Pulumi.x.yaml"
     path.write_text(text.replace("config:\n", f"config:\n  {space}:zone: us-east5-a\n", 1))
     assert from_file(path, project="my-project").target == "tpu"
+
+
+PROVIDER_KEYS = re.findall(
+    r"__config__\.get\w*\('(\w+)'", Path(pulumi_gcp.__file__).with_name("config").joinpath("vars.py").read_text()
+)
+
+
+@pytest.mark.parametrize("key", sorted({*PROVIDER_KEYS, "notOfTheProvider"} - {"project"}))
+def test_each_setting_of_the_provider_but_its_place_blocks_the_plan_and_its_value_is_not_printed(tmp_path, key):
+    document = yaml.safe_load((ROOT / "Pulumi.tpu-v6e4.yaml").read_text())
+    config = {"gcp:project": "my-project", **document["config"], f"gcp:{key}": "canary"}
+    path = tmp_path / "Pulumi.x.yaml"
+    path.write_text(yaml.safe_dump({"config": config}))
+    texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in config.items()}
+    for settings in (
+        from_file(path),
+        from_pulumi(texts, frozenset(), stack="x"),
+        from_file(ROOT / "Pulumi.tpu-v6e4.yaml", project="my-project", changes={f"gcp:{key}": "canary"}),
+    ):
+        deployment = to_deployment(settings)
+        found = [finding_text(one, StackWording(deployment, "x")) for one in plan(deployment).stopping]
+        expected = [] if key in {"region", "zone"} else [f"SEC12: gcp:{key} is set."]
+        assert [text[: len(one)] for text, one in zip(found, expected, strict=True)] == expected
+        assert all(text.endswith(f" Remove gcp:{key}.") and "canary" not in text for text in found)
 
 
 def test_the_namespaces_are_those_of_the_providers():

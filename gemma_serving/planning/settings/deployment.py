@@ -92,6 +92,7 @@ class Deployment(Facts, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_usd: Annotated[int, Limit(ge=1)] | None = None
     max_age_s: DurationS | None = None
     accept_findings: tuple[str, ...] = ()
+    provider_keys: tuple[str, ...] = ()
     vllm_in_blocks: tuple[str, ...] = ()
 
     def vllm_key(self, name: str) -> str:

@@ -19,7 +19,7 @@ from gemma_serving.planning.settings.workload import Workload
 
 T = TypeVar("T")
 
-_OF_A_STACK: Final = frozenset({"model_revision", "bucket", "vllm_in_blocks"})
+_OF_A_STACK: Final = frozenset({"model_revision", "bucket", "provider_keys", "vllm_in_blocks"})
 """Settings that only a stack has."""
 _EMPTY: Final[Mapping[str, object]] = {
     "workload": Workload(),

@@ -37,7 +37,7 @@ from gemma_serving.planning.settings.workload import Workload
 
 NAMESPACES: Final = (PRODUCT, "docker", "gcp", "gcp-tpu", "pulumi")
 """Namespaces of the configuration: the project, its providers, and the engine."""
-NOT_IN_FILE: Final = ("project", "secrets", "vllmInBlocks")
+NOT_IN_FILE: Final = ("project", "secrets", "providerKeys", "vllmInBlocks")
 """Fields without a key in the file."""
 
 
@@ -152,6 +152,8 @@ class Settings(Block):
     """Existing version in Secret Manager with the API key, instead of `apiKey`. Its value never passes through Pulumi."""
     secrets: ListOf[SecretKey] = ()
     """Secrets set by value. Pulumi holds the values."""
+    provider_keys: ListOf[str] = ()
+    """Keys of the provider gcp in the file, without project, region and zone."""
     vllm_in_blocks: ListOf[str] = ()
     """Options of vLLM for which the file uses a block, because messages name the keys that it uses."""
 

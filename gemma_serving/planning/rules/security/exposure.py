@@ -1,4 +1,4 @@
-"""Rules for a server's exposure: its callers, media that it reads for them, programs in a bucket."""
+"""Rules for a stack's exposure: its provider, the server's callers, media that it reads for them, programs in a bucket."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -44,6 +44,18 @@ _OPENS: Final[Mapping[str, str]] = {
 """Effect of each flag that opens a server, as the end of a sentence."""
 _CLOSED: Final = {"--allowed-origins": ("[]",), "--allowed-local-media-path": ("",)}
 """Values with which these flags open nothing."""
+
+
+@rule("SEC12")
+def _provider(subject: Subject) -> RuleResult | None:
+    found = subject.resolved.deployment.provider_keys
+    if not found:
+        return None
+    return RuleResult(
+        f"{', '.join(found)} {'is' if len(found) == 1 else 'are'} set. Of the provider gcp, a stack needs only project, region and "
+        "zone. The others can send your Google token to another server, or act as another account.",
+        remedies=(change("provider_keys", ()),),
+    )
 
 
 @rule("SEC02")
