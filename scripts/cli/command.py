@@ -109,7 +109,7 @@ def run_command(command: Command[Any], arguments: Sequence[str] | None = None) -
 
 
 def report_failed_writes(name: str, work: Callable[[], int]) -> int:
-    """Return the exit code of `work`. A failed write becomes one sentence on stderr.
+    """Return the exit code of `work`. A failed write, and a path that is too long, become one sentence on stderr.
 
     The output is flushed here, because the interpreter reports the error without a sentence.
     """
@@ -118,6 +118,12 @@ def report_failed_writes(name: str, work: Callable[[], int]) -> int:
         code = work()
         sys.stdout.flush()
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            path = str(error.filename)
+            print_progress(
+                name, f"{path[:60]}... has {len(path):,} characters, too many for a file. Pass a shorter path."
+            )
+            return int(ExitCode.REFUSED)
         if error.errno not in _FULL and not isinstance(error, _NO_PLACE):
             raise
         _drop_output()

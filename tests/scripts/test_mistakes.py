@@ -257,6 +257,24 @@ def test_a_secret_on_the_command_line_is_refused_and_not_printed(line, capsys):
     assert "evoke " in err
 
 
+LONG = ("a" * 5_000, "/".join(["a" * 250] * 20))
+"""A name and a path that no file can have."""
+FILES_OF = [f"plan --stack tpu-v6e1 --set {key}" for key in ("modelConfig", "draftConfig", "prices")]
+FILES_OF += [f"{E2B} v6e-1 --{option}" for option in ("config", "draft-config", "prices")]
+
+
+@pytest.mark.parametrize("path", LONG, ids=["name", "path"])
+@pytest.mark.parametrize(
+    "line", [*FILES_OF, "init chat --model my/model --config", "gemma plan", "gemma up", "gemma status"]
+)
+def test_a_path_that_no_file_can_have_is_refused_in_a_sentence(project, capsys, line, path):
+    separator = "=" if "--set" in line else " "
+    assert run_line(f"{line}{separator}{path}") == 2
+    message = capsys.readouterr().err.replace(path, "PATH")
+    assert message.count("\n") == 1
+    assert message.endswith(".\n")
+
+
 @pytest.fixture
 def no_logs(monkeypatch):
     """Google Cloud with an empty log. What would wait for ever fails."""

@@ -100,8 +100,8 @@ ManifestHash = Annotated[
 ProjectPath = Annotated[
     str,
     matching(
-        r"^(?!/)(?!(.*/)?\.\.(/|$))[A-Za-z0-9._/-]+$",
-        "a path inside the project, without ..",
+        r"^(?!/)(?!(.*/)?\.\.(/|$))[A-Za-z0-9._/-]{1,255}$",
+        "a path inside the project, without .., of up to 255 characters,",
         "models/other/config.json",
     ),
 ]
