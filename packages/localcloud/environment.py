@@ -22,7 +22,7 @@ REMOVED = tuple(strings(_TABLES, "removed"))
 CREDENTIALS = f"^({_TABLES['google']}|{_TABLES['secrets']}|{_TABLES['urls']})"
 """Pattern of `NAME=VALUE` that no command inherits, for `re` and `grep -E`, without regard to case.
 
-All variables of Google's clients, names that have a word for a credential, and package indexes with a user in their URL.
+All variables of Google's clients, names that have a word for a credential, and URLs with a password, of package indexes also with a user alone.
 """
 _CREDENTIAL = re.compile(CREDENTIALS, re.IGNORECASE)
 

@@ -38,7 +38,7 @@ REAL = {
     "forges": "GH_TOKEN GITHUB_TOKEN GITHUB_PAT ACTIONS_ID_TOKEN_REQUEST_URL ACTIONS_RUNTIME_TOKEN GITLAB_TOKEN CI_JOB_TOKEN SSH_AUTH_SOCK",
     "registries": "DOCKER_AUTH_CONFIG DOCKER_CONFIG REGISTRY_AUTH_FILE NPM_TOKEN npm_config__auth TWINE_PASSWORD UV_INDEX_MINE_PASSWORD NETRC "
     "HF_TOKEN HF_TOKEN_PATH HUGGING_FACE_HUB_TOKEN",
-    "others": "VLLM_API_KEY OPENAI_API_KEY AWS_SECRET_ACCESS_KEY AWS_ACCESS_KEY_ID ARM_CLIENT_SECRET AZURE_CLIENT_SECRET",
+    "others": "VLLM_API_KEY OPENAI_API_KEY AWS_SECRET_ACCESS_KEY AWS_ACCESS_KEY_ID ARM_CLIENT_SECRET AZURE_CLIENT_SECRET KUBECONFIG",
 }
 """Variables with which a command could act as its user elsewhere."""
 
@@ -283,7 +283,9 @@ class TestRun:
         for name in " ".join(REAL.values()).split():
             monkeypatch.setenv(name, "real")
         monkeypatch.setenv("PIP_INDEX_URL", "https://user:real@packages.example/simple")
-        monkeypatch.setenv("HTTP_PROXY", "http://user:kept@proxy")
+        for name in ("DATABASE_URL", "HTTPS_PROXY", "SENTRY_DSN", "MIRRORS"):
+            monkeypatch.setenv(name, "https://user:real@host.example:5432/x")
+        monkeypatch.setenv("HTTP_PROXY", "http://kept:8080/path?mail=a@b")
         for name in ("GITHUB_REPOSITORY", "TOKENIZERS_PARALLELISM", "PULUMI_HOME", "KEYBOARD"):
             monkeypatch.setenv(name, "kept")
         script = "import json, os; print(json.dumps(dict(os.environ)))"
@@ -292,7 +294,7 @@ class TestRun:
         assert netrc.netrc(environment["NETRC"]).hosts == {}, "aiohttp warns of a missing file in each chat"
         logins = {environment[name].rpartition("/")[0] for name in LOGINS if name != "NETRC"}
         assert logins == {f"{environment['LOCALCLOUD_STATE']}/logins"}
-        assert environment["HTTP_PROXY"] == "http://user:kept@proxy"
+        assert environment["HTTP_PROXY"] == "http://kept:8080/path?mail=a@b"
         assert [name for name, value in environment.items() if value == "kept"] == [
             "GITHUB_REPOSITORY",
             "TOKENIZERS_PARALLELISM",
