@@ -6,7 +6,7 @@
   python -m loadtest report DIR
 
 Loads are closed loops (--concurrency), open loops (--request-rate), or both, over a grid of prompt and output lengths. Every point
-is stored when it finishes, and --resume continues a sweep. Requests use the API key in OPENAI_API_KEY.
+is stored when it finishes, and --resume continues a sweep. Requests use the API key in GEMMA_API_KEY.
 """
 
 import argparse

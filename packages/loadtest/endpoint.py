@@ -9,7 +9,8 @@ from loadtest.client.openai import Headers
 from loadtest.client.urls import server_root
 from loadtest.errors import SweepError
 
-API_KEY_VARIABLE: Final = "OPENAI_API_KEY"
+API_KEY_VARIABLE: Final = "GEMMA_API_KEY"
+"""Not OPENAI_API_KEY, which is often a key of OpenAI: any server at `--url` would get it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@
 
 Compares each measurement with its threshold. The thresholds of a stack
 come from its outputs; with --url, they are options. Metrics without a
-threshold are reported but not checked. OPENAI_API_KEY is sent as a bearer
+threshold are reported but not checked. GEMMA_API_KEY is sent as a bearer
 token. docs/smoke.md describes every check.
 """
 

@@ -26,10 +26,12 @@ from gemma_serving.contracts.capacity_states import WITHOUT_MACHINE
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.fields import as_mapping
 from gemma_serving.contracts.labels import STACK_LABEL
+from gemma_serving.contracts.masking import masked
 from gemma_serving.contracts.outputs import Auth, StackOutputs, Tunnel
 from loadtest.client.urls import server_root, unix_url
 
-API_KEY_VARIABLE: Final = "OPENAI_API_KEY"
+API_KEY_VARIABLE: Final = "GEMMA_API_KEY"
+"""Not OPENAI_API_KEY, which is often a key of OpenAI: any server at `--url` would get it."""
 _IAM_CREDENTIALS: Final = "CLOUDSDK_API_ENDPOINT_OVERRIDES_IAMCREDENTIALS"
 _CLOUD_SCOPE: Final = "https://www.googleapis.com/auth/cloud-platform"
 TUNNEL_OPEN_LIMIT_S: Final = 180.0
@@ -192,7 +194,7 @@ def _run_gcloud(*options: str) -> tuple[str | None, str]:
 
 
 def _first_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    lines = [line.strip() for line in masked(text).splitlines() if line.strip()]
     return lines[0][:200] if lines else ""
 
 
@@ -308,7 +310,7 @@ def _stack_api_key(version: str, project: str) -> str:
 
 
 def _api_key() -> str | None:
-    """Return the value of OPENAI_API_KEY, or None if it is not set or empty."""
+    """Return the value of API_KEY_VARIABLE, or None if it is not set or empty."""
     return os.environ.get(API_KEY_VARIABLE) or None
 
 
@@ -362,7 +364,8 @@ def _login_hint(said: str) -> str:
 
 def _tail(log: IO[bytes]) -> str:
     log.seek(0)
-    lines = [line.strip() for line in log.read().decode("utf-8", errors="replace").splitlines() if line.strip()]
+    said = masked(log.read().decode("utf-8", errors="replace"))
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
     return " | ".join(lines[-_TAIL_LINES:])[:500] or "no output"
 
 

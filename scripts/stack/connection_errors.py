@@ -3,7 +3,7 @@
 from http import HTTPStatus
 from typing import Final
 
-from gemma_serving.scripts.stack.access import AccessError, ServerAccess
+from gemma_serving.scripts.stack.access import API_KEY_VARIABLE, AccessError, ServerAccess
 from loadtest.client.openai import NotConnectedError
 from loadtest.endpoint import Endpoint
 
@@ -37,6 +37,6 @@ def endpoint_of(access: ServerAccess) -> Endpoint:
 def explain_denial(status: int, message: str) -> str:
     """Return one sentence about rejected credentials (401 or 403), with the fix."""
     return (
-        f"The server returned {status}: {message.rstrip('.') or 'no reason given'}. On Cloud Run, add your account to `cloudRun.invokers` "
-        "(roles/run.invoker). A new grant usually takes two minutes to take effect, seven at most."
+        f"The server returned {status}: {message.rstrip('.') or 'no reason given'}. If it needs an API key, set {API_KEY_VARIABLE}. "
+        "On Cloud Run, add your account to `cloudRun.invokers` (roles/run.invoker). A new grant usually takes two minutes to take effect, seven at most."
     )

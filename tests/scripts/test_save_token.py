@@ -166,7 +166,7 @@ def put_key(cloud):
 
 
 def test_the_stacks_own_key_is_sent_and_not_the_one_of_the_environment(monkeypatch, cloud):
-    monkeypatch.setenv("OPENAI_API_KEY", "for-another-server")
+    monkeypatch.setenv("GEMMA_API_KEY", "for-another-server")
     with open_stack_access(outputs_with_key(put_key(cloud))) as way:
         assert way.headers()["Authorization"] == f"Bearer {KEY}"
         assert KEY not in repr(way)
@@ -180,9 +180,9 @@ def test_a_key_that_may_not_be_read_names_the_grant_and_the_variable(monkeypatch
     version = put_key(cloud)
     refusal = {"faults": [{"method": "secretmanager.projects.secrets.versions.access", "count": 99, "status": 403}]}
     google(cloud).ok("PUT", "/admin/scenario", refusal, merge="true")
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    with pytest.raises(ScriptError, match=r"add-iam-policy-binding key .*secretAccessor Or set OPENAI_API_KEY"):
+    monkeypatch.delenv("GEMMA_API_KEY", raising=False)
+    with pytest.raises(ScriptError, match=r"add-iam-policy-binding key .*secretAccessor Or set GEMMA_API_KEY"):
         open_stack_access(outputs_with_key(version))
-    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setenv("GEMMA_API_KEY", KEY)
     with open_stack_access(outputs_with_key(version)) as way:
         assert way.headers()["Authorization"] == f"Bearer {KEY}"

@@ -296,7 +296,7 @@ def test_a_sweep_that_cannot_begin_says_why(calm, start_server, tmp_path):
     refused = r"GET /v1/models failed: cannot connect to 127\.0\.0\.1:9 \(Connection refused\)\. Check that the server runs at this address\."
     with pytest.raises(SweepError, match=rf"Cannot measure .*: {refused}"):
         bench("http://127.0.0.1:9", tmp_path)
-    locked = r"returned 401 \(who are you\?\)\. Set OPENAI_API_KEY to a key that the server accepts\."
+    locked = r"returned 401 \(who are you\?\)\. Set GEMMA_API_KEY to a key that the server accepts\."
     with pytest.raises(SweepError, match=locked):
         bench(start_server("--token", "secret").url, tmp_path)
     with pytest.raises(SweepError, match="--model is 'other', but the server serves timed"):

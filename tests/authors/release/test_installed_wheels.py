@@ -192,16 +192,16 @@ localcloud model-server simulated/tiny --port 8000 --api-key sk-of-this-test &
 trap 'kill $!' EXIT
 until curl --fail --silent http://127.0.0.1:8000/health; do sleep 0.2; done
 command="loadtest --url http://127.0.0.1:8000 --concurrency 1 --requests 2 --input-tokens 64 --output-tokens 4 --allow-invalid --out"
-code=0; OPENAI_API_KEY=another $command refused || code=$?
+code=0; GEMMA_API_KEY=another $command refused || code=$?
 test $code = 2
-OPENAI_API_KEY=sk-of-this-test $command allowed
+GEMMA_API_KEY=sk-of-this-test $command allowed
 """
 
 
 def test_the_key_of_the_environment_is_sent_and_never_stored(tester, base):
     shown = tester.shell(KEY.replace("8000", str(free_port())), base)
     assert "/v1/models returned 401" in shown
-    assert "Set OPENAI_API_KEY to a key that the server accepts." in shown
+    assert "Set GEMMA_API_KEY to a key that the server accepts." in shown
     assert not (base / "refused").exists()
     results = (base / "allowed" / "results.jsonl").read_text()
     assert json.loads(results)["completed"] == 2

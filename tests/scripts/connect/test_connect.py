@@ -311,7 +311,8 @@ def test_the_wait_names_what_the_server_answers_and_ends(private):
     said = []
     Private.valid = {"none"}
     with pytest.raises(
-        NotReadyError, match=r"The server returned 401: The request was not authenticated\. On Cloud Run"
+        NotReadyError,
+        match=r"The server returned 401: The request was not authenticated\. If it needs an API key, set GEMMA_API_KEY\. On Cloud Run",
     ):
         wait_until_ready(f"{private}/v1", "k", 60, said.append, served="gemma")
     with pytest.raises(

@@ -26,6 +26,13 @@ from tests.polling import until
 from tests.scripts.sample_outputs import sample_outputs
 
 ROOT = Path(__file__).parents[3]
+CALLS = (
+    "scripts.smoke --url {url} --ready-budget-s 0.1",
+    "scripts.connect chat hello --url {url}",
+    "scripts.bench --url {url} --concurrency 1 --requests 1 --out {out}",
+    "loadtest --url {url} --concurrency 1 --requests 1 --out {out}",
+)
+"""Commands that send requests to an address."""
 
 # A stand-in for `gcloud ... ssh -- -N -L SOCKET:host:port`: forwards by a child of its own, as gcloud does by ssh.
 FORWARDER = """
@@ -288,3 +295,25 @@ def test_a_service_accounts_file_gives_a_token_for_the_service(monkeypatch):
         monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(cloud.credentials))
         token = access.fetch_id_token("https://s.run.app")
         assert cloud.cloud.tokens.id_token(token).audience == "https://s.run.app"
+
+
+@pytest.mark.parametrize("line", CALLS)
+def test_a_key_of_another_client_is_sent_to_no_server_and_the_variable_of_this_one_is(tmp_path, line):
+    sent = []
+
+    def refuse(request):
+        sent.append(request.headers.get("Authorization"))
+        return 401, {"error": {"message": "who are you?"}}
+
+    with served(refuse) as url:
+        words = line.format(url=url, out=tmp_path).split()
+        environment = {**os.environ, "OPENAI_API_KEY": "sk-of-openai", "GEMMA_API_KEY": "of-this-server"}
+        for variables, expected in (
+            (environment, "Bearer of-this-server"),
+            ({**environment, "GEMMA_API_KEY": ""}, None),
+        ):
+            sent.clear()
+            command = [sys.executable, "-m", *words]
+            done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
+            assert {*sent} == {expected}, done.stderr
+    assert "et GEMMA_API_KEY" in done.stdout + done.stderr, "the last words name the variable"
