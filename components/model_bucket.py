@@ -34,7 +34,9 @@ class ModelBucketArgs(Block):
     existing: text.BucketName | None = None
     """Name of an existing bucket. The component then only grants access to it and creates none."""
     archivers: Mapping[str, Input[text.Grantee]] = field(default_factory=dict[str, pulumi.Input[str]])
-    """IAM members that can also write, list and delete objects below `ARCHIVE_PREFIX`, by a short name."""
+    """IAM members that can also write, list and delete objects below `archive_folder`, by a short name."""
+    archive_folder: text.Prefix = ARCHIVE_PREFIX
+    """Folder of the archivers, for example one of Pods (`gemma_serving.gke.server.PROGRAMS_FOLDER`). A change replaces their grants."""
     archive_days: text.Positive | None = None
     """Age in days at which the bucket deletes archives. Default: never, because the writers delete old archives."""
     protect: bool = True
@@ -85,7 +87,7 @@ class ModelBucket(pulumi.ComponentResource):
         """Grant access to the objects of one folder. Conditions name an object projects/_/buckets/BUCKET/objects/NAME."""
 
         def folder(bucket: str) -> gcp.storage.BucketIAMMemberConditionArgs:
-            prefix = f"projects/_/buckets/{bucket}/objects/{ARCHIVE_PREFIX}/"
+            prefix = f"projects/_/buckets/{bucket}/objects/{args.archive_folder.strip('/')}/"
             condition = args.ownership.condition(f'resource.name.startsWith("{prefix}")')
             return gcp.storage.BucketIAMMemberConditionArgs(**condition)
 

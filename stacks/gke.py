@@ -7,13 +7,12 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from gemma_serving.contracts.compile_cache import ARCHIVE_PREFIX
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.naming import Names
 from gemma_serving.contracts.staged_weights import MODELS_FOLDER
 from gemma_serving.gke.objects import KubernetesObject, objects
 from gemma_serving.gke.rules import findings
-from gemma_serving.gke.server import BucketMount, GkeOptions, GkeServer
+from gemma_serving.gke.server import PROGRAMS_FOLDER, BucketMount, GkeOptions, GkeServer
 from gemma_serving.planning.cost.subject import Subject, examine
 from gemma_serving.planning.machine.hardware import ACCELERATORS, find_accelerator
 from gemma_serving.planning.planner import plan_of
@@ -182,7 +181,7 @@ def _programs(settings: Settings) -> BucketMount | None:
         return None
     owner = (f"uid={settings.image.uid or 0}", f"gid={settings.image.gid or 0}")
     # JAX finds a program by a hash of all that it depends on, so the bucket's servers can share the folder. The agents of TPU VMs read others.
-    options = (*owner, "implicit-dirs", f"only-dir={ARCHIVE_PREFIX}/pods")
+    options = (*owner, "implicit-dirs", f"only-dir={PROGRAMS_FOLDER}")
     return BucketMount(path=XLA_CACHE_PATH, mode="fuse", options=options)
 
 

@@ -8,7 +8,7 @@ import pulumi_gcp as gcp
 from gemma_serving.components.gke_model_server import GkeModelServer, GkeModelServerArgs, workload_member
 from gemma_serving.components.model_bucket import ModelBucket, ModelBucketArgs
 from gemma_serving.components.stored_secret import ExistingSecret, ExistingSecretArgs
-from gemma_serving.gke.server import GkeOptions
+from gemma_serving.gke.server import PROGRAMS_FOLDER, GkeOptions
 from gemma_serving.stacks.gke_program import server_on_gke
 
 config, project = pulumi.Config(), pulumi.Config("gcp").require("project")
@@ -26,6 +26,7 @@ if name := server.bucket:
         location="us-east4",
         readers=readers,
         archivers=readers if server.programs else {},
+        archive_folder=PROGRAMS_FOLDER,
     )
     granted.append(ModelBucket("weights", weights))
 for name, version in {"hf-token": server.token_secret, "api-key": server.key_secret}.items():

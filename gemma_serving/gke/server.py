@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from gemma_serving.contracts.compile_cache import ARCHIVE_PREFIX
 from gemma_serving.planning.data.overheads import constant
 from gemma_serving.planning.machine.families import FAMILIES
 from gemma_serving.planning.machine.hardware import ACCELERATORS, topology_of
@@ -13,6 +14,8 @@ from gemma_serving.planning.settings.cloud_run import MountMode
 from gemma_serving.planning.speed.startup import LOAD_RATES
 from gemma_serving.planning.units import MIB_PER_GIB, align_to
 
+PROGRAMS_FOLDER: Final = f"{ARCHIVE_PREFIX}/pods"
+"""Folder of the bucket where Pods store compiled programs without a signature: whoever writes it runs code in every Pod."""
 NODE_START_S: Final = 300
 """From a Pod that no node has room for to a node that is ready, without a wait for capacity. Assumed: public reports of GPU nodes say 3 to 8
 minutes (blog.easecloud.io, "Auto-Scale GPU Workloads on GKE Clusters"), and none of TPU nodes was found."""

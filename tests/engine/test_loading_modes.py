@@ -1,11 +1,12 @@
 """Weights without a mount on Cloud Run, with the real CLI: streamed from gs://, copied into memory; and the compile cache's second start."""
 
 import re
+import shlex
 from urllib.parse import quote
 
 import pytest
 
-from tests.engine.conftest import until
+from tests.engine.conftest import ROOT, until
 
 STACK = "l4-12b-qat"
 MODEL = "gemma-4-12B-it-qat-w4a16-ct"
@@ -82,6 +83,27 @@ def test_the_next_start_finds_the_graphs_and_archives_nothing(staged):
     assert "Directly load the compiled graph(s) from the cache" in log
     assert "torch.compile takes" not in log
     assert archives(staged) == kept
+
+
+def test_the_commands_of_the_page_replace_the_key_and_no_former_archive_is_loaded(staged):
+    def key():
+        version = f"projects/local-project/secrets/gemma-{STACK}-archive-key/versions/1"
+        return staged.get("secretmanager", f"v1/{version}:access")["payload"]["data"]
+
+    former, kept = key(), archives(staged)
+    section = (
+        (ROOT / "docs" / "recovery.md").read_text().partition("## Drop archived programs\n")[2].partition("\n## ")[0]
+    )
+    commands = re.findall(r"^gemma [^#\n]+", section, re.MULTILINE)
+    assert len(commands) == 2
+    for command in commands:
+        staged.script("gemma", *shlex.split(command.replace("l4-qat", STACK))[1:], "--yes")
+    assert key() != former
+    assert {*kept} <= {*archives(staged)}, "the objects stay until the bucket deletes them"
+    log = log_of(staged, template(staged)[1])
+    assert "Compiled graphs were restored" not in log
+    assert "torch.compile takes" in log
+    assert staged.served_length(STACK) == 8192
 
 
 def test_the_servers_account_may_write_archives_and_nothing_else(staged):

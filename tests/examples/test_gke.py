@@ -12,6 +12,7 @@ import pytest
 from gemma_serving.contracts.settings_files import shipped_files
 from gemma_serving.gke.server import GkeOptions
 from gemma_serving.stacks.gke_program import server_on_gke
+from tests.security_page import rows
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "examples" / "gke" / "__main__.py"
@@ -95,8 +96,12 @@ def test_compiled_programs_are_in_the_one_folder_that_pods_may_write(declare, mo
     pod = recorder.one("apps/v1:Deployment").inputs["spec"]["template"]["spec"]
     (mount,) = [one["csi"]["volumeAttributes"] for one in pod["volumes"] if "csi" in one]
     folder = mount["mountOptions"].rpartition("only-dir=")[2]
-    written = writer["condition"]["expression"].partition('"')[2].partition('"')[0]
-    assert f"projects/_/buckets/{mount['bucketName']}/objects/{folder}".startswith(written)
+    granted = writer["condition"]["expression"]
+    assert granted == f'resource.name.startsWith("projects/_/buckets/{mount["bucketName"]}/objects/{folder}/")'
+    by_hand = granted.replace(mount["bucketName"], "BUCKET")
+    assert f"expression={by_hand}" in (ROOT / "docs" / "grow.md").read_text()
+    (access,) = [row[1] for row in rows("Code, weights and TPU VMs", level=3) if row[0].endswith("server on GKE")]
+    assert f"writes `{folder}/`, whose programs run in every Pod" in access
 
 
 def test_a_token_is_a_file_that_only_its_pods_may_read(declare, monkeypatch, tmp_path):

@@ -3,14 +3,16 @@
 import json
 import re
 from dataclasses import dataclass
+from itertools import product
 
 import pytest
 
 from gemma_serving.contracts.labels import ALWAYS
 from gemma_serving.contracts.settings_files import shipped_files
 from gemma_serving.scripts.gemma.catalog import ENTRIES
+from gemma_serving.stacks.loading import from_values
 from tests.security_page import rows
-from tests.stacks.conftest import ROOT
+from tests.stacks.conftest import ROOT, changed
 
 STACKS = sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in shipped_files(ROOT))
 PROJECT = "my-project"
@@ -156,6 +158,21 @@ def test_the_page_names_each_role_that_a_stack_grants_and_no_other(granted, subt
     for stack, settings in [*((stack, {}) for stack in STACKS), *OTHERS]:
         with subtests.test(f"{stack} {settings}"):
             assert granted(stack, settings) - known == set()
+
+
+DEFAULT = "the default with `minInstances: 0` and weights in the stack's own bucket"
+"""When a Cloud Run service archives programs although its file does not say so."""
+
+
+@pytest.mark.parametrize("page", ["SECURITY.md", "docs/authors/signed-archives.md", "docs/cloud-run.md"])
+def test_the_pages_say_when_programs_are_archived_by_default(page):
+    assert DEFAULT in (ROOT / page).read_text()
+    for least, weights, bucket in product((0, 1), ("bucket", "hub"), ({}, {"existing": "theirs"})):
+        changes = {"cloudRun.minInstances": least, "weights": weights, "bucket": bucket}
+        settings = from_values(changed("l4-12b-qat", changes), project=PROJECT, origin="Pulumi.x.yaml")
+        assert settings.archives_programs == (least == 0 and weights == "bucket" and not bucket)
+    on_tpu = from_values(changed("tpu-v6e1", {"weights": "bucket"}), project=PROJECT, origin="Pulumi.x.yaml")
+    assert not on_tpu.archives_programs
 
 
 LISTENS = {
