@@ -5,7 +5,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
@@ -31,6 +31,28 @@ DISTRIBUTIONS: Final = ("gemma_serving", "gcp_tpu_provider", "loadtest_openai", 
 """Start of the wheels' file names. No index has these names yet, so each wheel is installed by its path."""
 FOLDER_VARIABLE: Final = "GEMMA_SERVING_FOLDER"
 """Variable with the project's folder, for a process that works in a copy of it."""
+PROGRAM_FILES: Final[Mapping[str, str]] = {
+    "Pulumi.yaml": """\
+# The name is the namespace of the settings, so keep it.
+name: gemma-serving
+description: Gemma 4 behind vLLM on Google Cloud
+runtime:
+  name: python
+  options:
+    toolchain: pip
+    virtualenv: .venv
+plugins:
+  providers:
+    - name: gcp-tpu
+      path: .venv/bin
+""",
+    "__main__.py": """\
+from gemma_serving.stacks.program import main
+
+main()
+""",
+}
+"""Files by which the engine finds and runs the program of a project's folder, as `gemma init` writes them."""
 NEW_FOLDER: Final = "mkdir serving && cd serving && gemma init NAME"
 """Command that writes a project, in every folder."""
 

@@ -8,9 +8,10 @@
 Without --allow, all tools are read-only. A change only runs a plan that was shown
 before. A stack is deployed only with a limit of its cost. The first run of a flex-start
 TPU has such a limit; later runs need maxUsd. A Cloud Run service that scales from 0 to 1
-is deleted after --max-hours. Others need maxUsd and a scheduled guard. To delete a stack,
-the user must type its name and a code each time; `code` shows the code. The audit file
-has every call. docs/agent.md describes the protections.
+is deleted after --max-hours. Others need maxUsd and a scheduled guard. All that one
+server deploys costs at most --max-usd. To delete a stack, the user must type its name
+and a code each time; `code` shows the code. The audit file has every call.
+docs/agent.md describes the protections.
 """
 
 import sys
@@ -27,6 +28,7 @@ from gemma_serving.scripts.agent.permissions import (
     LONGEST_WAIT_S,
     OWN_HOURS,
     TOOLSETS,
+    TOTAL_HOURS,
     parse_permissions,
     parse_toolsets,
 )
@@ -51,6 +53,13 @@ class AgentOptions:
     max_usd_per_hour: Annotated[
         float, Option("Maximum combined cost of everything deployed, in USD per hour.", above=0)
     ] = 10.0
+    max_usd: Annotated[
+        float | None,
+        Option(
+            f"Maximum cost of all that this server deploys, in USD. Default: {TOTAL_HOURS:g} hours of --max-usd-per-hour.",
+            above=0,
+        ),
+    ] = None
     max_hours: Annotated[
         float, Option("Hours after which a Cloud Run service that no guard limits is deleted.", above=0)
     ] = OWN_HOURS
@@ -95,9 +104,10 @@ def _agent(options: AgentOptions) -> ExitCode:
     from gemma_serving.scripts.cli.hidden import environment_secrets
 
     path = runner.project_folder() / (options.audit or memory().path(AUDIT))
+    total = options.max_usd or options.max_usd_per_hour * TOTAL_HOURS
     agent = AgentContext(
         allowed=allowed,
-        spending=SpendingLimit(states=deployed_now, usd_per_hour_limit=options.max_usd_per_hour),
+        spending=SpendingLimit(states=deployed_now, usd_per_hour_limit=options.max_usd_per_hour, usd_limit=total),
         runs=Runs(within_s=options.answer_within),
         own_hours=options.max_hours,
         stage_from=parse_sources(options.stage_from),
@@ -105,7 +115,7 @@ def _agent(options: AgentOptions) -> ExitCode:
     )
     server = build(agent, AuditFile(path=path), tools)
     rights = f"may {', '.join(sorted(allowed))}" if allowed else "read-only"
-    print_progress("agent", f"{rights}; limit ${options.max_usd_per_hour:g}/h; audit in {path}")
+    print_progress("agent", f"{rights}; limits ${options.max_usd_per_hour:g}/h and ${total:g} in all; audit in {path}")
     with absolute_backend():  # `up` runs in a copy of the project
         agent.keepers.resume()
         run_stdio(server)

@@ -13,7 +13,7 @@ from gemma_serving.scripts.agent.bounds import Bound, PlannedStack, require_boun
 from gemma_serving.scripts.agent.context import AgentContext, Answer, ShownPlan
 from gemma_serving.scripts.agent.tools import ToolCall
 from gemma_serving.scripts.plan.api import changes_of_file
-from gemma_serving.scripts.stack.frozen import freeze, planned_cost
+from gemma_serving.scripts.stack.frozen import foreign_program, freeze, planned_cost
 from gemma_serving.scripts.stack.unfinished_teardown import forget
 
 _SCALES: Final = frozenset({"cloudRun.minInstances", "cloudRun.maxInstances"})
@@ -23,6 +23,7 @@ _SCALES: Final = frozenset({"cloudRun.minInstances", "cloudRun.maxInstances"})
 async def show_plan(call: ToolCall) -> Answer:
     """Run a dry run, and keep its plan with the verdict of `up`."""
     _require_scaling(call)
+    await asyncio.to_thread(require_own_program, call, [call.stack])
     found = await call.run()
     document = as_mapping(found["document"])
     plan_id = str(document.get("plan") or "")
@@ -50,13 +51,13 @@ async def run_plan(call: ToolCall) -> Answer:
         del agent.shown[plan.id]
         return await call.run()
     price = plan.known_usd_per_hour
-    await asyncio.to_thread(agent.spending.require, plan.stack, price)
     bound = await asyncio.to_thread(_bound, agent, plan)
+    await asyncio.to_thread(agent.spending.require, plan.stack, price, bound)
     if bound.is_own and not plan.is_own:
         raise CommandRefusedError(
             f"{plan.id} did not name the limit in hours of stack {plan.stack}. Run preview again."
         )
-    with agent.spending.reserved(plan.stack, price):
+    with agent.spending.reserved(plan.stack, price, bound):
         del agent.shown[plan.id]
         has_keeper = agent.keepers.has(plan.stack)
         if bound.is_own:
@@ -101,14 +102,26 @@ def _require_scaling(call: ToolCall) -> None:
         call.agent.require("scale")
 
 
+def require_own_program(call: ToolCall, stacks: Sequence[str]) -> None:
+    """Refuse to run a program that `gemma init` did not write without a permission to run a plan. Raises CommandRefusedError."""
+    if not call.agent.allowed.isdisjoint({"up", "restart"}):
+        return
+    changes = changes_of_file(call.given.get("set") or ())
+    for stack in stacks:
+        if why := foreign_program(stack, changes):
+            raise CommandRefusedError(
+                f"This call runs the program of the folder, and {why}, so the user has to start this server with --allow up."
+            )
+
+
 def _verdict(agent: AgentContext, plan: ShownPlan) -> tuple[Bound | None, str]:
     """Return the bound with which `up` will run a plan, with the counted amounts, or None and the sentence with which it will refuse."""
     try:
         agent.require(plan.change)
         if plan.change == "restart":
-            return Bound(text="A restart changes no price."), "A restart changes no price."
+            return Bound(text="A restart changes no price.", usd=0.0), "A restart changes no price."
         bound = _bound(agent, plan)
-        agent.spending.require(plan.stack, plan.known_usd_per_hour)
+        agent.spending.require(plan.stack, plan.known_usd_per_hour, bound)
     except CommandRefusedError as error:
         return None, str(error)
     return bound, f"{bound.text} {agent.spending.sentence()}"

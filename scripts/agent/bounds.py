@@ -42,6 +42,10 @@ class Bound:
 
     text: str
     """The bound and what enforces it, as sentences."""
+    usd: float
+    """The bound in US dollars; 0 for a plan that starts nothing which costs money."""
+    is_new: bool = True
+    """True if the plan starts a run or a service; False if it changes one."""
     is_own: bool = False
     """True if the assistant's server enforces it."""
 
@@ -54,6 +58,8 @@ class _BoundedKind:
     """The kind, with its article."""
     bound: str
     """The bound of the cost, as a sentence."""
+    usd: float = 0.0
+    """As of `Bound`."""
     needs_usd: bool = False
     needs_guard: bool = False
     why: str = ""
@@ -75,12 +81,13 @@ def require_bound(
     if case.needs_guard and (problem := _guard_problem(settings)):
         problems.append(problem)
     if not problems:
-        return Bound(text=case.bound)
+        return Bound(text=case.bound, usd=case.usd, is_new=not state.has_server)
     is_new = state.status in {"read", "missing"} and not state.has_server
     run = settings.cloud_run
     has_one_instance = run is not None and (run.min_instances, run.max_instances) == (0, 1)
     if has_one_instance and (has_keeper or is_new):
-        return Bound(text=_own_bound(stack, own_hours), is_own=True)
+        usd = stack.cost.most_usd_per_hour * own_hours
+        return Bound(text=_own_bound(stack.name, usd, own_hours), usd=usd, is_new=not has_keeper, is_own=True)
     *others, last = [*values, *(["a scheduled guard"] if case.needs_guard else [])]
     needed = f"{', '.join(others)} and {last}" if others else last
     raise CommandRefusedError(
@@ -91,17 +98,19 @@ def require_bound(
 
 def _case(stack: PlannedStack, steps: Sequence[PlannedStep], state: StackState) -> _BoundedKind:
     settings, cost = stack.settings, stack.cost
+    most_usd = float(settings.max_usd or 0)
     if form := _unbounded_form(settings):
         bound = (
             f"maxUsd is ${settings.max_usd}. A scheduled guard enforces it: the account {GUARD} of project {settings.project} "
             "shows that one was set up, not that it runs."
         )
-        return _BoundedKind(what=form, bound=bound, needs_usd=True, needs_guard=True)
+        return _BoundedKind(what=form, bound=bound, usd=most_usd, needs_usd=True, needs_guard=True)
     if settings.max_usd is not None:
-        return _BoundedKind(what="a run", bound=f"{_most('Each run', cost)} maxUsd is ${settings.max_usd}.")
+        bound = f"{_most('Each run', cost)} maxUsd is ${settings.max_usd}."
+        return _BoundedKind(what="a run", bound=bound, usd=most_usd)
     match _next_run(stack, steps, state):
         case Absent():
-            return _BoundedKind(what="a run", bound=_most("This run", cost))
+            return _BoundedKind(what="a run", bound=_most("This run", cost), usd=cost.most_usd)
         case Present(value=""):
             return _BoundedKind(what="a run", bound=f"This plan starts no new run. {_most('The current run', cost)}")
         case Present(value=reason):
@@ -123,9 +132,8 @@ def _unbounded_form(settings: Settings) -> str:
     return "a TPU with tpu.renewBefore" if tpu.renew_before_s is not None else ""
 
 
-def _own_bound(stack: PlannedStack, hours: float) -> str:
+def _own_bound(name: str, usd: float, hours: float) -> str:
     """Return the bound that the assistant's server enforces, and what happens if it cannot, as sentences."""
-    name, usd = stack.name, stack.cost.most_usd_per_hour * hours
     return (
         f"This service costs at most ${usd:,.2f} for {hours:g} h of one instance, and without requests only storage. A process of this server "
         f"deletes the stack, but not its bucket, {hours:g} h after its first up, or as soon as this server exits or is killed. If this computer "

@@ -8,6 +8,8 @@ from gemma_serving.contracts.errors import CommandRefusedError
 ANSWER_WITHIN_S: Final = 45.0
 """Time after which a longer call returns a handle. The TypeScript SDK limits a call to 60 s by default."""
 LONGEST_WAIT_S: Final = 600.0
+TOTAL_HOURS: Final = 24.0
+"""Hours of the limit per hour that a server may spend in all, unless its user sets the total."""
 OWN_HOURS: Final = 4.0
 """Hours of a service that no guard limits: as of a TPU run of this repository."""
 Change = Literal["up", "ask", "smoke", "bench", "stage", "scale", "restart", "teardown"]

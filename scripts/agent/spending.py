@@ -1,4 +1,4 @@
-"""Spending limit per hour, from the facts of all stacks in the backend."""
+"""Spending limits: per hour, from the facts of all stacks in the backend, and of all that a server deploys."""
 
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
@@ -13,6 +13,7 @@ from gemma_serving.contracts.labels import PRODUCT
 from gemma_serving.contracts.parallel import each
 from gemma_serving.engine import runner
 from gemma_serving.engine.state import StackState, read
+from gemma_serving.scripts.agent.bounds import Bound
 from gemma_serving.scripts.stack.costs import recorded_costs
 
 _READERS: Final = 4
@@ -24,27 +25,39 @@ _NOT_STARTED: Final = "No paid resource was started, because the cost of"
 
 @dataclass(slots=True, kw_only=True)
 class SpendingLimit:
-    """Combined price of everything deployed, at most. Known prices and maximum instance counts: upper bounds."""
+    """Combined price of everything deployed, and total of what this server deploys, at most. Known prices and instance counts: upper bounds."""
 
     states: Callable[[], Mapping[str, float]]
     """Reads the price of each deployed stack in USD per hour. Raises CommandRefusedError if one is unknown."""
     usd_per_hour_limit: float
+    usd_limit: float
     _deployed: Mapping[str, float] = field(default_factory=dict[str, float])
     _starting: dict[str, float] = field(default_factory=dict[str, float])
     """Stacks that this server changes now. No state has their new price yet."""
+    _total: float = 0.0
+    """What all deployments of this server cost at most, those that have ended too."""
+    _runs: dict[str, float] = field(default_factory=dict[str, float])
+    """The part of the last run or service of each stack, which a change of it does not add again."""
 
-    def require(self, stack: str, usd_per_hour: float) -> None:
-        """Read the states, and refuse a deployment that exceeds the limit. Raises CommandRefusedError."""
+    def require(self, stack: str, usd_per_hour: float, bound: Bound) -> None:
+        """Read the states, and refuse a deployment that exceeds a limit. Raises CommandRefusedError."""
         self._deployed = self.states()
-        self._check(stack, usd_per_hour)
+        self._check(stack, usd_per_hour, bound)
 
     @contextmanager
-    def reserved(self, stack: str, usd_per_hour: float) -> Generator[None]:
-        """Check again, and count a deployment while it runs. Raises CommandRefusedError."""
-        self._check(stack, usd_per_hour)
+    def reserved(self, stack: str, usd_per_hour: float, bound: Bound) -> Generator[None]:
+        """Check again, and count a deployment while it runs, in the total also later unless it is refused. Raises CommandRefusedError."""
+        added = self._check(stack, usd_per_hour, bound)
+        before = self._runs.get(stack, 0.0)
         self._starting[stack] = usd_per_hour
+        self._total += added
+        self._runs[stack] = bound.usd if bound.is_new else before + added
         try:
             yield
+        except CommandRefusedError:  # nothing was changed
+            self._total -= added
+            self._runs[stack] = before
+            raise
         finally:
             self._deployed = self._counted()
             del self._starting[stack]
@@ -53,14 +66,16 @@ class SpendingLimit:
         """Return the counted amounts as a sentence."""
         rates = self._counted()
         deployed = ", ".join(f"{stack} ${rate:.2f}" for stack, rate in sorted(rates.items())) or "nothing is deployed"
-        return f"${sum(rates.values()):.2f} of ${self.usd_per_hour_limit:.2f} per hour is counted ({deployed})."
+        hourly = f"${sum(rates.values()):.2f} of ${self.usd_per_hour_limit:.2f} per hour"
+        return f"{hourly} is counted ({deployed}), and ${self._total:.2f} of ${self.usd_limit:.2f} in all for this server's deployments."
 
     def _counted(self) -> Mapping[str, float]:
         """Return the price of each stack: while it changes, the higher one, because a failed run can leave either."""
         higher = {stack: max(rate, self._deployed.get(stack, 0.0)) for stack, rate in self._starting.items()}
         return {**self._deployed, **higher}
 
-    def _check(self, stack: str, usd_per_hour: float) -> None:
+    def _check(self, stack: str, usd_per_hour: float, bound: Bound) -> float:
+        """Return what a deployment adds to the total. Raises CommandRefusedError."""
         others = {name: rate for name, rate in self._counted().items() if name != stack}
         rate = sum(others.values()) + usd_per_hour
         if not rate <= self.usd_per_hour_limit:  # also refuses nan
@@ -70,6 +85,13 @@ class SpendingLimit:
                 f"the limit is ${self.usd_per_hour_limit:.2f} per hour. "
                 "Tear down a stack, or request a higher --max-usd-per-hour from the user."
             )
+        added = bound.usd if bound.is_new else max(0.0, bound.usd - self._runs.get(stack, 0.0))
+        if not self._total + added <= self.usd_limit:  # as above
+            raise CommandRefusedError(
+                f"Stack {stack} costs up to ${bound.usd:.2f} in all, ${self._total + added:.2f} with what this server has deployed; the limit is "
+                f"${self.usd_limit:.2f}. The user has to start the server again, or with a higher --max-usd."
+            )
+        return added
 
 
 def deployed_now() -> Mapping[str, float]:

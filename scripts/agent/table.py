@@ -1,11 +1,13 @@
 """The tools: each row is a command, its permission, and a guard."""
 
+import asyncio
 import re
 from pathlib import Path, PurePosixPath
 from typing import Final
 
 from gemma_serving.contracts.errors import CommandRefusedError
-from gemma_serving.scripts.agent.approvals import run_plan, show_plan
+from gemma_serving.engine.runner import settings_names
+from gemma_serving.scripts.agent.approvals import require_own_program, run_plan, show_plan
 from gemma_serving.scripts.agent.context import Answer
 from gemma_serving.scripts.agent.deletions import Typed, delete_typed
 from gemma_serving.scripts.agent.staging import stage_allowed
@@ -23,6 +25,9 @@ async def _status(call: ToolCall) -> Answer:
     """Show this server's own work too. A query that can start an instance needs the permission to ask."""
     if call.given["wake"]:
         call.agent.require("ask")
+    if call.given["refresh"]:
+        stacks = [call.given["stack"]] if call.given["stack"] else settings_names()
+        await asyncio.to_thread(require_own_program, call, stacks)
     return {"runs": call.agent.runs.shown(call.given["stack"]), **await call.run()}
 
 
@@ -59,7 +64,12 @@ TOOLS: Final = (
     AgentTool(name="prices", command="plan prices", fixed={"dry_run": True}, effect=Effect.ASKS),
     AgentTool(name="doctor", command="doctor"),
     AgentTool(name="capacity", command="capacity"),
-    AgentTool(name="status", command="status", note="`runs` has this server's unfinished work.", guard=_status),
+    AgentTool(
+        name="status",
+        command="status",
+        note="`runs` has this server's unfinished work. `refresh` runs the program of the folder, as preview does.",
+        guard=_status,
+    ),
     AgentTool(name="alerts", command="alerts"),
     AgentTool(name="list_weights", command="stage_model", fixed={"list_folders": True}, effect=Effect.ASKS),
     AgentTool(
@@ -75,7 +85,8 @@ TOOLS: Final = (
     AgentTool(
         name="preview",
         command="up",
-        note="This is the dry run: nothing is changed. Show the user the headline, each change, both prices and `budget`, then call up with the "
+        note="This is the dry run: nothing is changed. Without the permission up, it runs only a program as `gemma init` writes it. "
+        "Show the user the headline, each change, both prices and `budget`, then call up with the "
         "same arguments and `plan`. `allowed` is false if up refuses the plan: `budget` then names what is missing, and only the user can set it. "
         "`set` takes cloudRun.minInstances and cloudRun.maxInstances, with the permission to scale.",
         fixed={"dry_run": True},

@@ -24,7 +24,15 @@ from typing import Final
 
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.exit_codes import ExitCode
-from gemma_serving.contracts.installation import CHECKOUT, DISTRIBUTIONS, ROOT, no_project, own_project, own_wheels
+from gemma_serving.contracts.installation import (
+    CHECKOUT,
+    DISTRIBUTIONS,
+    PROGRAM_FILES,
+    ROOT,
+    no_project,
+    own_project,
+    own_wheels,
+)
 from gemma_serving.scripts.cli.command import Command, Effect, print_result, print_text, run_command
 from gemma_serving.scripts.cli.prompts import answered
 from gemma_serving.scripts.init.init_options import InitOptions
@@ -46,25 +54,7 @@ _WHEELS: Final = "wheels"
 _LOCK: Final = f"{_WHEELS}/requirements.txt"
 _IGNORED: Final = (".venv/", ".localcloud/", ".work/", "__pycache__/", "previews/", "results/", "gha-creds-*.json")
 _TEXTS: Final[Mapping[str, str]] = {
-    "Pulumi.yaml": """\
-# The name is the namespace of the settings, so keep it.
-name: gemma-serving
-description: Gemma 4 behind vLLM on Google Cloud
-runtime:
-  name: python
-  options:
-    toolchain: pip
-    virtualenv: .venv
-plugins:
-  providers:
-    - name: gcp-tpu
-      path: .venv/bin
-""",
-    "__main__.py": """\
-from gemma_serving.stacks.program import main
-
-main()
-""",
+    **PROGRAM_FILES,
     "requirements.txt": f"""\
 # To upgrade, install the wheel of the new version, then run `gemma init --upgrade`.
 -r {_LOCK}

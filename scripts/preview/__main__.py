@@ -4,7 +4,8 @@
   gemma preview run --base main --out previews
   gemma preview plans --out plans.json
 
-Planning needs no cloud and no credentials. docs/ci.md describes the comment and
+`run` runs the program of the folder, with its virtual environment and its
+provider plugins. Planning runs none of them, and needs no cloud and no credentials. docs/ci.md describes the comment and
 the workflows.
 """
 

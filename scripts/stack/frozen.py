@@ -8,12 +8,13 @@ import sys
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import chdir, contextmanager
 from dataclasses import dataclass
+from inspect import getmodulename
 from pathlib import Path
 from typing import Final
 
 from gemma_serving.cloud.price_file import REFRESHED
 from gemma_serving.contracts.errors import CommandRefusedError
-from gemma_serving.contracts.installation import FOLDER_VARIABLE, home_folder
+from gemma_serving.contracts.installation import CHECKOUT, FOLDER_VARIABLE, PROGRAM_FILES, home_folder, own_project
 from gemma_serving.engine import runner
 from gemma_serving.engine.atomic_file import private_folder, replace_file
 from gemma_serving.engine.backend import absolute_backend, variable
@@ -40,6 +41,8 @@ _LINKS: Final = ("components", "stacks")
 _SKIPPED: Final = frozenset({"tests", "__pycache__", ".pytest_cache", ".ruff_cache"})
 _LARGE_BYTES: Final = 64 * 1024**2
 """A larger file holds weights. The copy links to it, and its size and time count in the hash."""
+_RUNTIME: Final = re.compile(r"    toolchain: (pip|poetry|uv)\n    virtualenv: (\S+)\n")
+"""Lines of Pulumi.yaml that may differ from those of `gemma init`."""
 _OUTSIDE: Final = re.compile(r"^/|(^|/)\.\.(/|$)")
 _ENGINE_LINE: Final = re.compile(r"^(encryptionsalt|secretsprovider|encryptedkey):.*$", re.MULTILINE)
 """Keys that the engine adds to a stack's settings file when it first encrypts for the stack."""
@@ -74,6 +77,37 @@ class FrozenProject:
         if new:
             replace_file((root / name).resolve(), "\n".join([text.rstrip("\n"), *new.values(), ""]))
         return [f"The engine added {key} to {name}. Keep the line, because the stack's secrets need it." for key in new]
+
+
+def foreign_program(stack: str, changes: Mapping[str, object] | None = None) -> str:
+    """Return why the engine runs other code than what `gemma init` writes, in the environment of this process, as a clause; empty if it does not.
+
+    The files of a checkout are the product's own. Raises CommandRefusedError as `freeze` does.
+    """
+    if CHECKOUT is not None and own_project() == CHECKOUT:
+        return ""
+    with private_folder() as parent:
+        frozen = freeze(stack, parent / "project", changes)
+        found = {path.name: path for path in sorted(frozen.folder.iterdir())}
+        texts = {name: found.pop(name).read_text(encoding="utf-8", errors="replace") for name in PROGRAM_FILES}
+        runtime = _RUNTIME.search(texts["Pulumi.yaml"])
+        toolchain, environment = runtime.groups() if runtime else ("pip", ".venv")
+        own = {
+            name: text.replace("pip", toolchain).replace(".venv", environment) for name, text in PROGRAM_FILES.items()
+        }
+        foreign = [name for name in own if texts[name] != own[name]]
+        foreign += [name for name, path in found.items() if _is_loaded(path)]
+    if foreign:
+        return f"{foreign[0]} is not as `gemma init` writes it"
+    is_ours = (frozen.root / environment).resolve() == Path(sys.prefix).resolve()
+    return "" if is_ours else f"this server does not run in its {environment}"
+
+
+def _is_loaded(path: Path) -> bool:
+    """Return whether Python imports a file or folder beside the program, or the engine reads it as a project."""
+    if path.is_dir():
+        return any(getmodulename(each.name) == "__init__" for each in path.iterdir())
+    return getmodulename(path.name) is not None or path.stem == "Pulumi"
 
 
 def most_usd_per_hour(settings: Settings, folder: Path) -> float:

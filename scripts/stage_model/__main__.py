@@ -7,7 +7,8 @@ r"""Copy a stack's weights, drafter and adapters to its bucket.
 
 Copies from the Hugging Face hub, another bucket or a local folder. Each checkpoint has its own folder, named by the hash of its manifest, so the
 files of a revision never change. Previews and creates the stack's bucket if it does not exist, and changes no other resource. Copies only missing
-files, large ones in parallel parts. You can rerun the command at any time, even after it was killed.
+files, large ones in parallel parts. To create the bucket, it runs the program of the project's folder, with its virtual environment and its
+provider plugins. You can rerun the command at any time, even after it was killed.
 """
 
 import sys

@@ -53,7 +53,12 @@ class StatusOptions:
     wake: Annotated[bool, Option("Query services scaled to zero too. This starts an instance, which costs money.")] = (
         False
     )
-    refresh: Annotated[bool, Option("Compare every resource with Google Cloud. Takes some seconds per stack.")] = False
+    refresh: Annotated[
+        bool,
+        Option(
+            "Compare every resource with Google Cloud, with the engine, which runs the program of the folder. Takes some seconds per stack."
+        ),
+    ] = False
     metrics: Annotated[bool, Option("Also show every metric of the queried servers, as totals over all labels.")] = (
         False
     )

@@ -8,6 +8,8 @@ First it makes the list of `gemma doctor STACK`: passphrase, APIs, roles, polici
 hub, and limits that are used up. If it needs what is missing, it prints the list and stops. Before anything changes, it prints the effect on the server,
 the duration and the cost. Ctrl-C during the deployment keeps the created resources and prints their cost. `pulumi up --stack STACK` deploys the same.
 
+It runs the program of the project's folder, with its virtual environment and its provider plugins, and so does --dry-run.
+
 It continues from what an interrupted or failed run left, and imports what Google has of the stack and its state lacks. If another folder began that, it
 asks; without a terminal, it changes nothing. A stack without a state gets one.
 

@@ -35,9 +35,9 @@ def plan_of(stack, steps=(STEP,)):
     return f"plan-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
-def spending(*, deployed=None, usd_per_hour_limit=10.0):
+def spending(*, deployed=None, usd_per_hour_limit=10.0, usd_limit=40.0):
     """A spending limit whose states say that these stacks are deployed, by their US dollars an hour."""
-    return SpendingLimit(states=lambda: deployed or {}, usd_per_hour_limit=usd_per_hour_limit)
+    return SpendingLimit(states=lambda: deployed or {}, usd_per_hour_limit=usd_per_hour_limit, usd_limit=usd_limit)
 
 
 def frozen(stack, into, changes=None):
@@ -101,7 +101,9 @@ def commands(monkeypatch):
     monkeypatch.setattr(approvals, "freeze", frozen)
     monkeypatch.setattr(approvals, "planned_cost", lambda *_: None)
     monkeypatch.setattr(approvals, "read", lambda stack: StackState(stack=stack, status="read"))
-    monkeypatch.setattr(approvals, "require_bound", lambda *_, **__: Bound(text="This run costs $8.00 at most."))
+    monkeypatch.setattr(
+        approvals, "require_bound", lambda *_, **__: Bound(text="This run costs $8.00 at most.", usd=8.0)
+    )
     return Commands(monkeypatch)
 
 

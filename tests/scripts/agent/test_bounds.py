@@ -71,6 +71,7 @@ def test_the_file_of_each_shipped_tpu_stack_bounds_its_first_run(world, stack):
     found = bound(shipped(stack), step("create"))
     usd = "21.60" if stack.startswith("tpu-v6e4") else "5.40"
     assert not found.is_own
+    assert (f"{found.usd:.2f}", found.is_new) == (usd, True)
     assert found.text == f"This run costs at most ${usd} for one run of 4 h; then Google deletes the TPU VM."
 
 
@@ -91,7 +92,9 @@ def begun():
 
 def test_the_first_run_covers_its_updates_and_no_second_run(begun):
     planned = shipped(TPU)
-    assert bound(planned, step("update"), step("create", "other")).text == (
+    change = bound(planned, step("update"), step("create", "other"))
+    assert change.usd == 0.0
+    assert change.text == (
         "This plan starts no new run. The current run costs at most $21.60 for one run of 4 h; then Google deletes the TPU VM."
     )
     second = "An assistant deploys a second run only with maxAge and maxUsd. This is a second run: "
@@ -99,8 +102,12 @@ def test_the_first_run_covers_its_updates_and_no_second_run(begun):
     stack_recorder(planned.settings, TPU).note()
     begun.call("DELETE", "tpu", f"v2alpha1/{begun.full_name}?force=true")
     assert refusal(planned) == f"{second}the first one is over. {UNLIMITED}"
-    limited = bound(shipped(TPU, max_usd=50), step("create")).text
-    assert limited == "Each run costs at most $21.60 for one run of 4 h; then Google deletes the TPU VM. maxUsd is $50."
+    limited = bound(shipped(TPU, max_usd=50), step("create"))
+    assert (limited.usd, limited.is_new) == (50.0, True)
+    assert (
+        limited.text
+        == "Each run costs at most $21.60 for one run of 4 h; then Google deletes the TPU VM. maxUsd is $50."
+    )
 
 
 def test_a_record_that_cannot_be_read_is_not_a_first_run(begun):
@@ -175,6 +182,8 @@ SERVES = {"type": SERVICE_TYPE, "urn": "urn:pulumi:s::p::t::vllm"}
 def test_the_file_of_each_shipped_service_allows_hours_that_this_server_ends(world, stack, usd):
     found = bound(shipped(stack))
     assert found.is_own
+    assert (f"{found.usd:.2f}", found.is_new) == (usd, True)
+    assert not bound(shipped(stack), has_keeper=True).is_new
     assert found.text == (
         f"This service costs at most ${usd} for 4 h of one instance, and without requests only storage. A process of this server deletes "
         "the stack, but not its bucket, 4 h after its first up, or as soon as this server exits or is killed. If this computer is off or "

@@ -1,19 +1,22 @@
 """What is deployed and what was spent count in every server. No engine: the states are stored ones."""
 
 import json
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import anyio
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gemma_serving.cloud.kinds import QUEUED
 from gemma_serving.contracts.answers import Absent, Present, Unknown
-from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.stack_facts import CloudFacts, StatedResource
 from gemma_serving.engine.deployment import StateUnreadableError, deployment_of
 from gemma_serving.engine.state import StackState, of_deployment
 from gemma_serving.scripts.agent import spending
+from gemma_serving.scripts.agent.bounds import Bound
 from gemma_serving.scripts.agent.server import build
 from gemma_serving.scripts.agent.spending import deployed_now, usd_per_hour_of
 from gemma_serving.scripts.stack import facts
@@ -128,10 +131,66 @@ def test_what_a_person_deployed_counts_against_the_ceiling_of_a_new_server(bench
 
 
 def test_a_stack_that_changes_counts_at_the_higher_of_its_prices():
-    limit = spending.SpendingLimit(states=lambda: {"a": 5.0}, usd_per_hour_limit=6.0)
-    limit.require("a", 1.0)
-    with limit.reserved("a", 1.0), pytest.raises(CommandRefusedError, match=r"a \$5\.00; the limit is \$6\.00"):
-        limit.reserved("b", 2.0).__enter__()
+    limit = spending.SpendingLimit(states=lambda: {"a": 5.0}, usd_per_hour_limit=6.0, usd_limit=40.0)
+    limit.require("a", 1.0, FREE)
+    with limit.reserved("a", 1.0, FREE), pytest.raises(CommandRefusedError, match=r"a \$5\.00; the limit is \$6\.00"):
+        limit.reserved("b", 2.0, FREE).__enter__()
+
+
+# In all.
+
+FREE = Bound(text="", usd=0.0)
+
+
+DEPLOYMENTS = st.tuples(
+    st.sampled_from("abc"),
+    st.builds(Bound, text=st.just(""), usd=st.integers(0, 30).map(float), is_new=st.booleans()),
+    st.sampled_from([None, CommandRefusedError, ScriptError]),
+)
+"""A stack, what its deployment costs at most, and how it ends."""
+
+
+@pytest.mark.law
+@given(st.lists(DEPLOYMENTS, max_size=12), st.integers(1, 100))
+def test_all_that_a_server_deploys_costs_at_most_its_total_and_nothing_below_it_is_refused(drawn, usd_limit):
+    """A run costs its bound once, and a change of it the higher one. A refused deployment costs nothing; one that failed may have started."""
+    limit = spending.SpendingLimit(states=dict, usd_per_hour_limit=1.0, usd_limit=usd_limit)
+    runs: list[float] = []
+    current: dict[str, int] = {}
+    for stack, bound, ending in drawn:
+        at = len(runs) if bound.is_new or stack not in current else current[stack]
+        after = [*runs, 0.0] if at == len(runs) else [*runs]
+        after[at] = max(after[at], bound.usd)
+        if sum(after) > usd_limit:
+            for refuse in (limit.require, lambda *given: limit.reserved(*given).__enter__()):
+                with pytest.raises(
+                    CommandRefusedError, match=rf"\${sum(after):.2f} with .* is \${usd_limit:.2f}\. .* --max-usd"
+                ):
+                    refuse(stack, 0.0, bound)
+            continue
+        limit.require(stack, 0.0, bound)
+        with suppress(CommandRefusedError, ScriptError), limit.reserved(stack, 0.0, bound):
+            if ending is not None:
+                raise ending("")
+        if ending is not CommandRefusedError:
+            runs, current[stack] = after, at
+        assert f"${sum(runs):.2f} of ${usd_limit:.2f} in all" in limit.sentence()
+
+
+def test_a_deployment_beyond_the_total_of_a_server_is_refused_with_the_amounts(bench_of, audit, commands):
+    agent = bench_of("up", usd_limit=15.0)
+    server = build(agent, audit)
+    first = anyio.run(lambda: call(server, "up", keep(agent, "one")))
+    assert "$8.00 of $15.00 in all" in first.structured_content["budget"]
+    seen = anyio.run(lambda: call(server, "preview", {"stack": "two"}))
+    refused = anyio.run(lambda: call(server, "up", keep(agent, "two")))
+    said = (
+        "Stack two costs up to $8.00 in all, $16.00 with what this server has deployed; the limit is $15.00. "
+        "The user has to start the server again, or with a higher --max-usd."
+    )
+    assert (seen.structured_content["allowed"], seen.structured_content["budget"]) == (False, said)
+    assert said in refused.content[0].text
+    assert [argv[argv.index("--stack") + 1] for argv in commands.run if "--yes" in argv] == ["one"]
 
 
 def test_a_server_refuses_what_costs_money_while_a_state_is_unknown(bench_of, audit, commands):

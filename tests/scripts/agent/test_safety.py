@@ -73,6 +73,28 @@ def test_an_option_that_can_cost_money_needs_its_permission(bench_of, audit, com
     assert not asked(permission).is_error
 
 
+def test_a_program_that_init_did_not_write_is_previewed_only_with_the_permission_to_run_a_plan(
+    bench_of, audit, commands, monkeypatch
+):
+    monkeypatch.setattr(approvals, "foreign_program", lambda *_: "main.py is another")
+    for tool, given in (
+        ("preview", {"stack": STACK}),
+        ("status", {"stack": STACK, "refresh": True}),
+        ("status", {"refresh": True}),
+    ):
+        for allow in ("", "ask,smoke,bench,stage,scale,teardown"):
+            refused = anyio.run(call, build(bench_of(allow), audit), tool, given)
+            assert refused.is_error
+            assert refused.content[0].text == (
+                "This call runs the program of the folder, and main.py is another, so the user has to start this server with --allow up."
+            )
+            assert commands.run == []
+        for allow in ("up", "restart"):
+            assert not anyio.run(call, build(bench_of(allow), audit), tool, given).is_error
+        commands.run.clear()
+    assert not anyio.run(call, build(bench_of(), audit), "status", {"stack": STACK}).is_error
+
+
 def test_every_tool_is_in_a_toolset_and_a_server_can_offer_only_some(bench_of, audit):
     person, everything = answering("accept"), ",".join(CHANGES)
 
@@ -241,7 +263,7 @@ def test_a_plan_that_the_command_refuses_can_run_later_and_leaves_no_limit(bench
     agent, forgotten = bench_of("up"), []
     given = keep(agent)
     agent.shown[given["plan"]].is_own = True
-    monkeypatch.setattr(approvals, "require_bound", lambda *_, **__: Bound(text="x", is_own=True))
+    monkeypatch.setattr(approvals, "require_bound", lambda *_, **__: Bound(text="x", usd=0.0, is_own=True))
     monkeypatch.setattr(approvals, "forget", forgotten.append)
     monkeypatch.setattr(Keepers, "keep", lambda *_, **__: None)
     commands.up_code, commands.said = 2, "plan-x is stale."
@@ -266,7 +288,7 @@ def test_a_preview_has_one_verdict_and_up_keeps_to_it(bench_of, audit, commands,
     seen = previewed(agent, audit)
     assert (seen["allowed"], seen["budget"]) == (
         True,
-        "This run costs $8.00 at most. $0.00 of $10.00 per hour is counted (nothing is deployed).",
+        "This run costs $8.00 at most. $0.00 of $10.00 per hour is counted (nothing is deployed), and $0.00 of $40.00 in all for this server's deployments.",
     )
     monkeypatch.setattr(approvals, "require_bound", refuse)
     refused = anyio.run(lambda: call(build(agent, audit), "up", run_of(seen)))
@@ -291,7 +313,7 @@ def test_a_limit_in_hours_is_enforced_from_before_the_engine_starts_and_only_if_
     agent, kept = bench_of("up"), []
     monkeypatch.setattr(Keepers, "keep", lambda _self, *about, **plan: kept.append((*about, plan, len(commands.run))))
     seen = previewed(agent, audit)
-    own = Bound(text="This server deletes it.", is_own=True)
+    own = Bound(text="This server deletes it.", usd=0.0, is_own=True)
     monkeypatch.setattr(approvals, "require_bound", lambda *_, **__: own)
     refused = anyio.run(lambda: call(build(agent, audit), "up", run_of(seen)))
     assert "did not name the limit in hours of stack l4-qat. Run preview again." in refused.content[0].text
