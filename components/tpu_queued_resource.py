@@ -33,7 +33,7 @@ from gemma_serving.contracts.serving_document import (
 )
 from gemma_serving.planning.cost.capacity_order import capacity_order, ceiling_problem, waits_s_of
 from gemma_serving.planning.data.prices import LIST_PRICES, PriceBook
-from gemma_serving.planning.machine.hardware import api_accelerator_type, image_of, machines_at_once
+from gemma_serving.planning.machine.hardware import api_accelerator_type, image_of
 from gemma_serving.planning.settings import text
 from gemma_serving.planning.settings.fields import Block
 from gemma_serving.planning.settings.google_limits import accelerator_problem, run_limit_problem
@@ -222,7 +222,6 @@ def _inputs(args: TpuQueuedResourceArgs) -> pulumi.Inputs:
         "maxRunDurationS": tpu.max_run_duration_s,
         "waitPerZoneS": tpu.wait_per_zone_s,
         "waitTotalS": tpu.wait_total_s,
-        "renewBeforeS": tpu.renew_before_s,
         "validUntilDurationS": tpu.wait_per_zone_s + _PROVISIONING_S,
         "bootDiskSizeGb": tpu.boot_disk_size_gb,
         "network": args.network,
@@ -321,7 +320,4 @@ def timeouts(tpu: TpuSettings) -> pulumi.CustomTimeouts:
     # The TPU VM may roll back to its last document after the time for the new one, and take equally long for it.
     ready_s = 2 * tpu.ready_timeout_s
     whole_s = waits_s + len(tpu.forms) * len(tpu.zones) * (_PROVISIONING_S + _DELETE_TIMEOUT_S) + ready_s
-    machines = machines_at_once(tpu.renew_before_s)
-    return pulumi.CustomTimeouts(
-        create=f"{whole_s}s", update=f"{machines * whole_s}s", delete=f"{machines * _DELETE_TIMEOUT_S}s"
-    )
+    return pulumi.CustomTimeouts(create=f"{whole_s}s", update=f"{whole_s}s", delete=f"{_DELETE_TIMEOUT_S}s")

@@ -26,7 +26,7 @@ from gemma_serving.planning.numbers import read_json
 from gemma_serving.planning.settings.fields import Block
 from gemma_serving.planning.settings.reading import InvalidBlockError, Problem, part_at, read_block
 from gemma_serving.planning.settings.secrets import KINDS, SECRET_KEYS, set_command
-from gemma_serving.planning.settings.stack import NAMESPACES, NOT_IN_FILE, Settings
+from gemma_serving.planning.settings.stack import ENDED, NAMESPACES, NOT_IN_FILE, Settings
 from gemma_serving.planning.settings.vllm_args import VllmOptions
 from gemma_serving.planning.settings.vllm_blocks import OptionsOrBlocks, stated_in_blocks
 
@@ -352,7 +352,9 @@ def _shown(value: object) -> str:
 
 
 def _suggestion(location: Sequence[int | str]) -> str:
-    """Return suggestions for an unknown key: the closest of its block, the same key of other blocks, or every key."""
+    """Return suggestions for an unknown key: what answers in a former one's place, the closest of its block, the same key of other blocks, or every key."""
+    if ended := ENDED.get(key_path(location)):
+        return f". {ended}"
     from gemma_serving.stacks.schema import blocks, known_keys  # noqa: PLC0415 - only messages need it
 
     *block, key = location

@@ -15,8 +15,6 @@ from gemma_serving.contracts.labels import PRODUCT, URN_LABEL
 from gemma_serving.contracts.serving_document import DOCUMENT_METADATA_KEY
 from gemma_serving.planning.settings.capacity_form import ProvisioningModel
 
-RENEWAL_SUFFIX: Final = "-b"
-"""Suffix of the second queued resource of a renewal (docs/authors/provider-gcp-tpu-internals.md); the two ids alternate. Instances are not renewed."""
 NO_SUCH_PLACE: Final = "'locations/"
 """Google's error message, HTTP 403, for a zone that does not exist, or that the project must not use."""
 PROVISIONING: Final[Mapping[str, ProvisioningModel]] = {
@@ -33,15 +31,12 @@ def capacity_kind(inputs: Item) -> str:
 
 
 def capacity_names(inputs: Item, zones: Sequence[object]) -> list[str]:
-    """Return the full names that our provider's resource can have in these zones; the second ones of a zone are at the end."""
+    """Return the full names that our provider's resource can have in these zones."""
     project, identifier = inputs.get("project"), inputs.get("queuedResourceId")
     if capacity_kind(inputs) == INSTANCE:
         return [by_name(INSTANCE).id.format(project=project, zone=zone, name=identifier) for zone in zones]
-    return [
-        by_name(QUEUED).id.format(project=project, location=zone, queuedResourceId=name)
-        for name in (identifier, f"{identifier}{RENEWAL_SUFFIX}")
-        for zone in zones
-    ]
+    kind = by_name(QUEUED)
+    return [kind.id.format(project=project, location=zone, queuedResourceId=identifier) for zone in zones]
 
 
 class ListedQueuedResource:

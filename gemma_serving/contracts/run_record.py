@@ -12,7 +12,7 @@ from gemma_serving.contracts.labels import PRODUCT, words_of
 
 RUNS_WORD: Final = f"{PRODUCT}-runs"
 MOST_OPEN: Final = 3
-"""Unfinished runs: the serving one, its renewal, and one more. Others are added to the spent amount."""
+"""Unfinished runs: the serving one, and two whose end is unknown. Others are added to the spent amount."""
 MOST_BYTES: Final = 256
 """Maximum length of a service account's description (discovery: iam.v1, ServiceAccount.description)."""
 MICROS: Final = 1_000_000

@@ -121,15 +121,13 @@ def _case(stack: PlannedStack, steps: Sequence[PlannedStep], state: StackState) 
 
 
 def _unbounded_form(settings: Settings) -> str:
-    """Return the form of a server whose cost no single run bounds; empty for a flex-start TPU without renewal."""
+    """Return the form of a server whose cost no single run bounds; empty for a flex-start TPU."""
     tpu = settings.tpu
     if tpu is None:
         return "a Cloud Run service"
     if any(form.model != "flex-start" for form in tpu.forms):
         return f"a TPU with tpu.provisioning {tpu.provisioning_text}"
-    if tpu.max_run_duration_s is None:
-        return "a TPU without tpu.maxRunDuration"
-    return "a TPU with tpu.renewBefore" if tpu.renew_before_s is not None else ""
+    return "a TPU without tpu.maxRunDuration" if tpu.max_run_duration_s is None else ""
 
 
 def _own_bound(name: str, usd: float, hours: float) -> str:

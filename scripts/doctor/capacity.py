@@ -13,12 +13,7 @@ from gemma_serving.cloud.offers import CapacityQuestion, GoogleResponses, deadli
 from gemma_serving.cloud.quotas import Quota
 from gemma_serving.contracts.answers import Absent, Present, Unknown
 from gemma_serving.engine.state import StackState
-from gemma_serving.planning.machine.hardware import (
-    REVISIONS_AT_AN_UPDATE,
-    api_accelerator_type,
-    machine_type_of,
-    machines_at_once,
-)
+from gemma_serving.planning.machine.hardware import REVISIONS_AT_AN_UPDATE, api_accelerator_type, machine_type_of
 from gemma_serving.planning.settings.capacity_form import ProvisioningModel
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.planning.settings.tpu import TpuSettings
@@ -81,7 +76,7 @@ def place_findings(
     own = [place for place in places if place.position is not None]
     for place in sorted(own, key=lambda place: place.position or 0):
         if tpu is not None:
-            found += _form_quotas(caller, asked, place, machines_at_once(tpu.renew_before_s))
+            found += _form_quotas(caller, asked, place)
             offers.append(_offer(state.stack, place))
         elif (quota := asked.quota_of(place.accelerator)) is not None:
             found.append(_quota(caller, quota, place.place, place.asked.quota))
@@ -132,7 +127,7 @@ def _one_is_enough(lines: Sequence[Diagnosis]) -> Iterator[Diagnosis]:
             yield line
 
 
-def _form_quotas(caller: GoogleCaller, asked: CapacityQuestion, place: JudgedPlace, machines: int) -> Iterator[_Found]:
+def _form_quotas(caller: GoogleCaller, asked: CapacityQuestion, place: JudgedPlace) -> Iterator[_Found]:
     """Yield the answer for each quota that the requested forms use in a zone. Flex-start and spot share one."""
     by_quota: dict[Quota, list[JudgedForm]] = {}
     for form in _requested(place):
@@ -142,7 +137,7 @@ def _form_quotas(caller: GoogleCaller, asked: CapacityQuestion, place: JudgedPla
     for quota, forms in by_quota.items():
         others = [one[0].quota.state for other, one in by_quota.items() if other != quota]
         names = f" ({', '.join(form.model for form in forms)})" if others else ""
-        found = _quota(caller, quota, place.place, forms[0].quota, forms=names, machines=machines)
+        found = _quota(caller, quota, place.place, forms[0].quota, forms=names)
         yield replace(found, excludes=found.excludes and all(state == "failed" for state in others))
 
 
@@ -178,10 +173,9 @@ def _quota(
     check: QuotaCheck,
     *,
     forms: str = "",
-    machines: int = 1,
     for_update: float = 0,
 ) -> _Found:
-    """Return the answer for a quota. It excludes the place if it is too low for one of the `machines`.
+    """Return the answer for a quota. It excludes the place if it is too low without any use.
 
     `for_update`: the need of an update of the deployed service.
     """
@@ -195,7 +189,7 @@ def _quota(
     is_tight = limit is not None and limit < for_update
     line = _answer_of(check, f"{check.detail}{note if is_tight else ''}", more)
     named = replace(line, check=f"quota of {quota.unit}{forms} in {place}", api=quota.service, values=values)
-    is_low = limit is not None and limit * machines < needed
+    is_low = limit is not None and limit < needed
     return _Found(place=place, line=named, excludes=line.is_absent and is_low)
 
 

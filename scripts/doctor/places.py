@@ -31,7 +31,6 @@ from gemma_serving.planning.machine.hardware import (
     api_accelerator_type,
     find_accelerator,
     host_of,
-    machines_at_once,
     tpu_offer,
 )
 from gemma_serving.planning.question.types import FormStep
@@ -189,9 +188,8 @@ def judge_quota(
     needed: float,
     *,
     use: ChipUse | CountedUse = NOT_USED,
-    machines: int = 1,
 ) -> QuotaCheck:
-    """Return whether a quota suffices for its use. None as the quota: a reservation. `machines`: TPU VMs of a renewal."""
+    """Return whether a quota suffices for its use. None as the quota: a reservation."""
     if quota is None:
         return QuotaCheck("passed", source="a reservation needs no separate quota", needed=needed)
     limits = responses.get("limits", quota.metric)
@@ -211,8 +209,7 @@ def judge_quota(
     if math.isinf(limit):
         return check("passed", f"no limit, {needed:g} needed")
     where = "" if read.place == place else f" in {read.place}"
-    purpose = f" for the {machines} TPU VMs of a renewal" if machines > 1 else ""
-    text = f"{limit:g} {quota.unit}{where}, {needed:g} needed{purpose}{f', {used:g} in use' if used else ''}"
+    text = f"{limit:g} {quota.unit}{where}, {needed:g} needed{f', {used:g} in use' if used else ''}"
     return check("passed" if read.is_enough else "failed", text)
 
 
@@ -272,8 +269,6 @@ class _PlaceComparison:
         accepted: LocationCheck,
         requests: Sequence[ExistingRequest],
     ) -> JudgedForm:
-        tpu = self.settings.tpu if self.settings else None
-        machines = machines_at_once(tpu.renew_before_s if tpu else None)
         quota = self.asked.quota_of(accelerator, model)
         use = ChipUse(
             responses=self.responses,
@@ -286,7 +281,7 @@ class _PlaceComparison:
         return JudgedForm(
             model=model,
             accepted=accepted,
-            quota=judge_quota(quota, zone, self.responses, machines * accelerator.chips, use=use, machines=machines),
+            quota=judge_quota(quota, zone, self.responses, accelerator.chips, use=use),
             parts=slice_parts(
                 self.prices, generation=accelerator.generation, chips=accelerator.chips, provisioning=model, place=zone
             ),

@@ -12,6 +12,7 @@ from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.settings.fields import SettingField
 from gemma_serving.planning.settings.paths import question_fields
 from gemma_serving.planning.settings.reading import read_text
+from gemma_serving.planning.settings.stack import ENDED
 from gemma_serving.planning.settings.vllm_blocks import BLOCKS
 from gemma_serving.scripts.plan.plan_options import NONE
 
@@ -103,6 +104,8 @@ def _unknown_key(given: str, other_keys: Iterable[str]) -> PlanningError:
         return PlanningError(
             f"--set {given} is a block. Set its keys{removed}. docs/reference/settings.md lists the keys."
         )
+    if given in ENDED:
+        return PlanningError(f'--set has no key "{given}". {ENDED[given]}')
     known = list(dict.fromkeys((*set_keys(), *other_keys)))
     hint = did_you_mean(given, known) if "." in given else ""
     hint = hint or did_you_mean_path(given, dict.fromkeys((*known, *sorted(set_blocks()))))

@@ -30,8 +30,6 @@ _WITHOUT_RESTART: Final = (COLLECTOR_METADATA_KEY, REPOSITORIES_METADATA_KEY, SC
 """Metadata keys of a machine that the agent follows without its server, or reads at the next pull or boot."""
 _END: Final = "state"
 """Output that the provider's diff names if the queued resource can never serve again, or does not serve yet."""
-_RENEWAL: Final = "renewalName"
-"""The same if a second TPU VM is requested, or was."""
 _PHASE: Final = "phase"
 """The same if the server of the settings is not ready, for example because an earlier wait was interrupted."""
 
@@ -81,10 +79,10 @@ def upcoming(
 
 
 def _requests_capacity(changes: Sequence[ResourceChange]) -> bool:
-    """Return whether TPU capacity is requested: new, again, for a renewal, or by a wait that an earlier `up` began."""
+    """Return whether TPU capacity is requested: new, again, or by a wait that an earlier `up` began."""
     if _makes_server(changes) or effect_of_changes(changes) in {"capacity", "target"}:
         return True
-    return not _updated_capacity(changes).isdisjoint({_END, _RENEWAL})
+    return _END in _updated_capacity(changes)
 
 
 def _updated_capacity(changes: Sequence[ResourceChange]) -> set[str]:

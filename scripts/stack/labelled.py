@@ -37,7 +37,7 @@ _APIS: Final = {
 }
 """API by the first part of a type in a state."""
 _SERVERS: Final = (QUEUED, INSTANCE, SERVICE, NODE)
-_CAPACITY_OUTPUTS: Final = ("name", "nodeName", "renewalName")
+_CAPACITY_OUTPUTS: Final = ("name", "nodeName")
 _PROJECT_GRANT: Final = "gcp:projects/iAMMember:IAMMember"
 
 

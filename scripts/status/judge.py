@@ -61,22 +61,10 @@ def waits_of(facts: StackFacts, now: datetime) -> Sequence[str]:
         found.append(f"{cloud.place or 'Google'}: {cloud.state}{_since(cloud.state_since, now)}.")
     if cloud is not None and cloud.state == ACTIVE and recorded_state(facts) in WITHOUT_MACHINE:
         found.append("The capacity became active after the last `gemma up`. The next one continues with it.")
-    other = _renewal(facts)
-    if other:
-        found.append(f"A renewal is not finished: {other}. The next `gemma up` continues it.")
     found += [lock_sentence(lock, now) for lock in locks]
     if facts.pending and not locks:
         found.append(f"An interrupted run may have created these resources: {', '.join(facts.pending)}.")
     return found
-
-
-def _renewal(facts: StackFacts) -> str:
-    """Return the second queued resource of a renewal and its state after the last `gemma up`; empty without one."""
-    if facts.recorded is None:
-        return ""
-    outputs = facts.recorded.outputs
-    name = str(outputs.get("renewalName") or "")
-    return f"{name.rpartition('/')[2]} in {name.split('/')[3]} was {outputs.get('renewalState')}" if name else ""
 
 
 def _since(moment: str | None, now: datetime) -> str:
@@ -107,7 +95,7 @@ def _commands(status: StackStatus, facts: StackFacts) -> Iterator[tuple[bool, st
     yield phase in {FAILED, RETRYING, *WAITING}, "gemma logs {stack}"
     yield pending, "{up}"
     yield google in WAITING_STATES or (cloud is not None and not status.deployed), "{up}"
-    yield google == ACTIVE and (recorded_state(facts) in WITHOUT_MACHINE or bool(_renewal(facts))), "{up}"
+    yield google == ACTIVE and recorded_state(facts) in WITHOUT_MACHINE, "{up}"
     yield bool({*status.drift} - {moved_traffic(facts)}), "gemma up {stack} --refresh"
     yield cloud is None, "gemma doctor {stack}"
     yield status.server is not None and status.server.health != HEALTHY, "gemma logs {stack}"

@@ -149,7 +149,7 @@ def _secret_version(search: LookupSession, _urn: str, inputs: Json) -> LookupRes
 
 
 def _queued_resource(search: LookupSession, urn: str, inputs: Json) -> LookupResult:
-    """Find the capacity of this id or of a renewal in every zone, owned by its labels and the hash of the URN."""
+    """Find the capacity of this id in every zone, owned by its labels and the hash of the URN."""
     project = str(inputs["project"])
     identifier = str(inputs["queuedResourceId"])
     stateless = f"projects/{project}/queuedResources/{identifier}"

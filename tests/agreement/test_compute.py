@@ -495,7 +495,6 @@ class TestChecks:
             ({"waitPerZoneS": 7201}, "waitPerZoneS", "2 hours"),
             ({"maxRunDurationS": 599}, "maxRunDurationS", "at least 600"),
             ({"description": "d"}, "description", "cannot be set"),
-            ({"renewBeforeS": 600}, "renewBeforeS", "cannot be set"),
             ({"api": "gke"}, "api", "cloud-tpu, compute-engine"),
             ({"metadata": {REQUEST_KEY: "mine"}, "ready": None}, "", f"`{REQUEST_KEY}` is reserved for the provider"),
         ],

@@ -89,13 +89,8 @@ def test_its_words_are_those_of_the_contracts():
     asked = (guest_attributes.PHASE_KEY, guest_attributes.DOCUMENT_HASH_KEY, guest_attributes.DETAIL_KEY)
     serves = (guest_attributes.SERVING_HASH_KEY, guest_attributes.PAUSE_BEGAN_KEY, guest_attributes.PAUSE_ENDED_KEY)
     assert (*asked, *serves, guest_attributes.CONTAINER_KEY) == tpu_api.GUEST_ATTRIBUTE_KEYS
-    phases = (
-        guest_attributes.READY,
-        guest_attributes.FAILED,
-        guest_attributes.RESTORING,
-        guest_attributes.ENDING,
-    )
-    assert phases == (tpu_api.READY_PHASE, tpu_api.FAILED_PHASE, tpu_api.RESTORING_PHASE, tpu_api.ENDING_PHASE)
+    phases = (guest_attributes.READY, guest_attributes.FAILED, guest_attributes.RESTORING)
+    assert phases == (tpu_api.READY_PHASE, tpu_api.FAILED_PHASE, tpu_api.RESTORING_PHASE)
     assert guest_attributes.WAITING == tpu_api.WAITING_PHASES
     assert guest_attributes.GUEST_ATTRIBUTE_NAMESPACE + RESTART_SUFFIX == serving_document.RESTART_METADATA_KEY
     for end in ("", "\n", "\n\n"):

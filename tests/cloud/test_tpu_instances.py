@@ -82,7 +82,9 @@ def test_the_wait_of_an_instance_is_free(world: World):
 
 def test_the_inputs_of_our_provider_name_what_it_makes():
     inputs = {"project": "p", "queuedResourceId": "q"}
-    names = [f"projects/p/locations/z/queuedResources/{name}" for name in ("q", "q-b")]
-    assert (capacity_kind(inputs), capacity_names(inputs, ["z"])) == (QUEUED, names)
+    assert (capacity_kind(inputs), capacity_names(inputs, ["z"])) == (
+        QUEUED,
+        ["projects/p/locations/z/queuedResources/q"],
+    )
     inputs["api"] = "compute-engine"
     assert (capacity_kind(inputs), capacity_names(inputs, ["z"])) == (INSTANCE, ["projects/p/zones/z/instances/q"])

@@ -60,7 +60,7 @@ def declared(declare, **changes):
         {"provisioning": ("flex-start", "spot"), "max_usd_per_hour": 100.0, "wait_total_s": 7200},
         {"provisioning": ("reservation",), "reservation": "r", "max_run_duration_s": None, "boot_disk_size_gb": 200},
         {"api": "compute-engine", "zones": ("us-east5-b",), "max_run_duration_s": 7200},
-        {"renew_before_s": 1800, "wait_for": "active", "allow_replace_active": True},
+        {"wait_for": "active", "allow_replace_active": True},
     ],
 )
 def test_the_provider_takes_every_input(declare, changes):

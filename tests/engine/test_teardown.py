@@ -126,3 +126,30 @@ def test_what_a_crash_left_of_a_half_made_network_and_grants_is_found_without_th
     if loss == "cut in half":
         stack.pulumi("stack", "export", "--stack", STACK)
         assert any("was truncated. It is now empty" in line for line in done["warnings"])
+
+
+@pytest.mark.parametrize("how", ["gemma teardown", "pulumi destroy"])
+def test_the_second_queued_resource_in_a_state_of_a_former_version_is_deleted_too(stack, how):
+    """Former versions renewed a run with ID-b, which `renewalName` names beside ID until one of the two is deleted."""
+    stack.up(STACK)
+    stored = json.loads(stack.state(STACK))
+    (outputs,) = (one["outputs"] for one in stored["checkpoint"]["latest"]["resources"] if one["type"] == CAPACITY)
+    name, node = outputs["name"], outputs["nodeName"]
+    body = {key: stack.get("tpu", f"v2alpha1/{name}")[key] for key in ("tpu", "provisioningModel", "runDuration")}
+    body["tpu"]["nodeSpec"][0]["nodeId"] += "-b"
+    path, _, identifier = name.rpartition("/")
+    stack.call("POST", f"tpu/v2alpha1/{path}", body, queuedResourceId=f"{identifier}-b")
+    until(lambda: f"{node}-b" in stack.made("/nodes/"), "the second node")
+    outputs |= {"renewalName": f"{name}-b", "renewalState": "ACTIVE"}
+    stack.state_file(STACK).write_text(json.dumps(stored))
+    refused = " ".join(stack.script("up", "--stack", STACK, "--yes", expect=1).err.split())
+    assert (
+        f"A former version requested {name}-b beside {name}, to renew its run. Run `pulumi destroy`, which" in refused
+    )
+    assert {f"{name}-b", name} <= {*stack.made("/queuedResources/")}
+    if how == "gemma teardown":
+        assert teardown(stack)["clean"]
+    else:
+        stack.pulumi("destroy", "--yes", "--skip-preview", "--stack", STACK)
+    assert_nothing_left(stack)
+    assert stack.resources(STACK) == []

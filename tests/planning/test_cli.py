@@ -53,7 +53,6 @@ def test_no_message_about_one_value_has_an_empty_name(run, subtests):
     values = {
         "tpu.api": "compute-engine",
         "tpu.provisioning": "reservation",
-        "tpu.renewBefore": "1s",
         "tpu.runtimeVersion": "x/images/y",
         "tpu.maxUsdPerHour": "0.01",
         "tpu.existingNetwork.network": "n",

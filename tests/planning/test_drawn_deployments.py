@@ -70,7 +70,6 @@ USUAL: Mapping[str, tuple[Any, ...]] = {
     "vllm.allowed_media_domains": ((), ("a.example",), ("a.example", "10.0.0.5")),
     "cloud_run.memory_mib": (4_096, 16_384, 32_768, 81_920, 409_600),
     "tpu.max_run_duration_s": (300, 14_400, 604_800, 700_000),
-    "tpu.renew_before_s": (60, 3_600),
     "tpu.boot_disk_size_gb": (10, 100, 500),
     "tpu.zones": (*((zone,) for zone in LOCATIONS), tuple(LOCATIONS[:4]), ("nowhere-north1-a",)),
     "tpu.tunnel_members": (("user:me@example.com",),),

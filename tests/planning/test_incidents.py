@@ -241,7 +241,6 @@ MORE: tuple[tuple[str, Incident], ...] = (
     ("SCL04", Incident("l4-qat", TWO_LARGE, "warn", r"64 GiB, but the memory quota of us-east4 is not set \(new projects have 40 GiB\)")),
     ("TPU08", Incident("tpu-v6e4", {"tpu.readyTimeout": "14m"}, "warn", r"is 14 min, but.*`?gemma up`? may fail.*tpu\.readyTimeout: 15m")),
     ("TPU08", Incident("tpu-v6e1", {"tpu.readyTimeout": "5m", "tpu.maxRunDuration": "14m"}, "block", r"will fail.*may.*readyTimeout: 15m.*Duration: 15m")),
-    ("TPU08", Incident("tpu-v6e4", {"tpu.renewBefore": "10m"}, "block", r"renewBefore is 10 min.* A run will end before .*renewBefore: 15m")),
     ("TPU08", Incident("tpu-v6e4", {"maxAge": "14m"}, "warn", r"maxAge is 14 min.* A guard may tear .* maxAge: 15m")),
     ("TPU04", Incident("tpu-v6e1", {"tpu.api": "compute-engine", "tpu.zones": CENTRAL}, "warn", r"for us-central1-a, us-central1-b\..*us-east5-a")),
     ("SCL02", Incident("l4-qat", {"cloudRun.zonalRedundancy": True}, "warn", r"0 in new projects, is not set\. Set cloudRun\.zonalRedundancy: false")),

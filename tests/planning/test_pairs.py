@@ -40,7 +40,7 @@ SUBJECTS: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "disk": {"tpu.bootDiskSizeGb": (100, 200)},
     "adapters": {"vllm.lora.atOnce": (1, 2, 8), "vllm.lora.adapters": ({"a": "o/a"},), "workload.adapters": (1, 2, 8)},
     "rank": {"vllm.lora.rank": (16, 64)},
-    "end of a run": dict.fromkeys(("tpu.maxRunDuration", "tpu.renewBefore", "tpu.idleAfter", "maxAge"), DURATIONS),
+    "end of a run": dict.fromkeys(("tpu.maxRunDuration", "tpu.idleAfter", "maxAge"), DURATIONS),
     "idle time": dict.fromkeys(("tpu.idleAfter", "alerts.idle"), DURATIONS),
     "wait for capacity": dict.fromkeys(("tpu.waitPerZone", "tpu.waitTotal"), DURATIONS),
     "wait for a start": {"tpu.readyTimeout": DURATIONS},
@@ -76,8 +76,6 @@ INDEPENDENT: Mapping[tuple[str, str], str] = {
         "workload.adapters",
     ): "names on one side, a count in turn on the other (settings/workload.py)",
     ("tpu.maxRunDuration", "maxAge"): "Google ends the VM, a guard the stack; the first counts (docs/costs.md)",
-    ("tpu.renewBefore", "tpu.idleAfter"): "each VM measures its own idle time (settings/tpu.py)",
-    ("tpu.renewBefore", "maxAge"): "the age counts over all VMs of a stack (docs/costs.md)",
     ("tpu.idleAfter", "alerts.idle"): "one tells, one ends (docs/observability.md)",
     ("tpu.waitPerZone", "tpu.waitTotal"): "the first to end counts (gcp_tpu_provider/capacity.py)",
     (

@@ -11,7 +11,6 @@ from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.observability import AlertSettings, MetricsSettings
 from gemma_serving.planning.settings.paths import with_changes
 from gemma_serving.planning.settings.workload import DEFAULT_WORKLOAD
-from gemma_serving.planning.solve.plan_json import costs_json
 from tests.planning.blocks import service_block, tpu_block
 from tests.records import replace
 
@@ -95,21 +94,6 @@ def test_a_commitment_is_shown_where_its_price_is_known():
     )
     assert plan(replace(v5e, tpu=tpu_block(zones=("us-central1-a",)))).running.commitments == ()
     assert plan(TPU).running.commitments == ()
-
-
-def test_a_renewal_is_priced_by_the_time_that_two_machines_run():
-    renewed = replace(TPU, tpu=replace(TPU.tpu, max_run_duration_s=14_400, renew_before_s=3_600))
-    planned = plan(renewed)
-    (part,) = [part for part in planned.running.bill if part.basis == "renewal"]
-    assert part.usd == pytest.approx(planned.cost.usd_per_hour * planned.startup.total_s / 3600)
-    assert planned.cost.most_usd == pytest.approx(planned.cost.usd_per_hour * 730 * 4 / 3)
-    assert planned.cost.most_usd_basis == "a month of renewed runs"
-    costs = costs_json(planned.cost, planned.running)
-    assert [one["basis"] for one in costs["bill"] if one["basis"] == "renewal"] == ["renewal"]
-    # The first machine is deleted when the second one is ready: the whole of `renew_before_s` is the most, not the rule.
-    short = plan(replace(renewed, tpu=replace(renewed.tpu, renew_before_s=60)))
-    (part,) = [part for part in short.running.bill if part.basis == "renewal"]
-    assert part.amount == pytest.approx(60 / 3600)
 
 
 MAX_OBSERVABILITY_USD = 4.0

@@ -82,7 +82,7 @@ OTHERS = (
     ("tpu-v6e1", {"hfTokenSecret": SECRET, "apiKeySecret": SECRET}),
     ("tpu-v6e1", {**TUNNEL, "tpu.api": "compute-engine"}),
     ("tpu-v6e1", {"tpu.existingNetwork": NETWORK, "tpu.zones": ["us-east5-a"]}),
-    ("tpu-v6e1", {"tpu.maxRunDuration": "24h", "tpu.renewBefore": "1h", "maxAge": "8h", "maxUsd": 50}),
+    ("tpu-v6e1", {"tpu.maxRunDuration": "24h", "maxAge": "8h", "maxUsd": 50}),
     ("tpu-v6e1", {"weights": "bucket", "bucket.existing": "their-models"}),
     ("l4-qat", {"cloudRun.directVpc": True, "cloudRun.compileCache": "bucket"}),
     ("l4-qat", {"cloudRun.ingress": "internal"}),

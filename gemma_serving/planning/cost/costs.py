@@ -163,9 +163,6 @@ def _maximum(resolved: Resolved, hourly: float) -> tuple[float, str]:
         run_s = run_s_of(tpu, model)
         if run_s is None and model == "flex-start":
             run_s = FLEX_START_MAX_RUN_S
-        machines = machines_with_renewals(resolved)
-        if machines is not None:
-            return hourly * MONTH_H * machines, "a month of renewed runs"
         return _maximum_of_form(hourly, model, run_s)
     if resolved.platform == "cloud-run":
         instances = max(resolved.deployment.cloud_run.max_instances, 1)
@@ -174,15 +171,6 @@ def _maximum(resolved: Resolved, hourly: float) -> tuple[float, str]:
             f"a month with {instances} {'instance' if instances == 1 else 'instances'} running",
         )
     return hourly * MONTH_H, "a month"
-
-
-def machines_with_renewals(resolved: Resolved) -> float | None:
-    """Return the most concurrent machines over a month of renewals, each running for its whole duration; None if nothing is renewed."""
-    tpu = resolved.deployment.tpu
-    before_s, run_s = tpu.renew_before_s, tpu.max_run_duration_s
-    if resolved.platform != "tpu-vm" or before_s is None or run_s is None:
-        return None
-    return run_s / (run_s - before_s)
 
 
 def per_million(hourly: float, tok_per_s: float | None) -> float | None:

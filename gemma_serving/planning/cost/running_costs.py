@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from gemma_serving.contracts.collector import MOST_SAMPLES, SCRAPE_INTERVAL_S
-from gemma_serving.planning.cost.costs import machines_with_renewals, most_usd_per_hour, parts_at, regions_of
+from gemma_serving.planning.cost.costs import most_usd_per_hour, parts_at, regions_of
 from gemma_serving.planning.cost.subject import Subject
 from gemma_serving.planning.data.overheads import constant
 from gemma_serving.planning.data.prices import Price
-from gemma_serving.planning.machine.hardware import MIN_BOOT_DISK_GB, machines_at_once
+from gemma_serving.planning.machine.hardware import MIN_BOOT_DISK_GB
 from gemma_serving.planning.memory.host_memory import keeps_graphs, parts_bytes
 from gemma_serving.planning.memory.speculation import drafter_bytes
 from gemma_serving.planning.question.hub_files import hub_files
@@ -162,7 +162,6 @@ def _bill(subject: Subject) -> Iterator[BillPart]:
         yield _part(f"boot disk, {disk_gib} GiB", disk_gib / MONTH_H, "GiB-month", "hour", per_hour)
     if resolved.platform == "own":
         return
-    yield from _renewal(subject)
     yield from _nat(subject)
     yield from _stored(subject)
     yield from observability_parts(subject)
@@ -170,17 +169,6 @@ def _bill(subject: Subject) -> Iterator[BillPart]:
         return
     gib_per_hour = subject.known_throughput.saturated_tok_per_s * HOUR_S * BYTES_PER_STREAMED_TOKEN / GIB
     yield _part("responses", gib_per_hour, "GiB", "busy hour", resolved.prices.price("egress_usd_per_gib"))
-
-
-def _renewal(subject: Subject) -> Iterator[BillPart]:
-    """Yield the cost of the second machine until it takes over, when the first one is deleted: at most `renew_before_s`."""
-    before_s = subject.resolved.deployment.tpu.renew_before_s
-    if machines_with_renewals(subject.resolved) is None or before_s is None:
-        return
-    total_s = before_s if subject.known_startup is None else subject.known_startup.total_s
-    hours = min(total_s, before_s) / HOUR_S
-    usd = (machines_at_once(before_s) - 1) * hours * subject.cost.usd_per_hour
-    yield BillPart(name="two machines at a renewal", amount=hours, unit="hour", basis="renewal", usd=usd, price=None)
 
 
 def _nat(subject: Subject) -> Iterator[BillPart]:

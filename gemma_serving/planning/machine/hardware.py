@@ -229,11 +229,6 @@ REVISIONS_AT_AN_UPDATE: Final = 2
 """Revisions whose instances count during an update: the old and the new one (docs/authors/assumptions.md, run-quota-at-an-update)."""
 
 
-def machines_at_once(renew_before_s: int | None) -> int:
-    """Return the machines that exist at the same time, each with its own quota and price: two during a renewal."""
-    return 1 if renew_before_s is None else 2
-
-
 def cloud_run_vcpu(host: Host) -> tuple[int, ...]:
     """Return the vCPU sizes that Cloud Run allows with the GPU of this host."""
     return tuple(vcpu for vcpu in CLOUD_RUN_VCPU if host.min_vcpu <= vcpu <= host.most_vcpu)

@@ -383,9 +383,8 @@ class CostPlan(Struct, frozen=True, kw_only=True):
         return max([self.usd_per_hour, *highest])
 
 
-BillBasis = Literal["hour", "busy hour", "month", "start", "renewal"]
-"""`hour`: while it runs; `busy hour`: an hour of responses at saturation; `month`: as long as the stack exists; `start`: each cold start;
-`renewal`: each takeover by a second machine."""
+BillBasis = Literal["hour", "busy hour", "month", "start"]
+"""`hour`: while it runs; `busy hour`: an hour of responses at saturation; `month`: as long as the stack exists; `start`: each cold start."""
 
 
 class BillPart(Struct, frozen=True, kw_only=True):

@@ -95,11 +95,6 @@ class TpuSettings(Block):
     """Maximum wait for capacity in one zone, before the provider tries the next zone."""
     wait_total_s: Annotated[DurationS | None, OnChange("nothing")] = None
     """Maximum wait of one `up` for capacity in all zones together. Default: no limit except `waitPerZone` in each zone."""
-    renew_before_s: Annotated[DurationS | None, OnChange("nothing")] = None
-    """Time before the run expires at which `up` requests a second TPU VM and switches to it. Default: off.
-
-    Run `up` on a schedule.
-    """
     idle_after_s: Annotated[DurationS | None, Rule(_idle_problem), OnChange("update")] = None
     """Time without a request after which `gemma teardown --all --over-limit` tears the stack down, at least 10m. Default: off.
 
@@ -198,11 +193,8 @@ class TpuSettings(Block):
         yield from self._order_problems()
         if self.api == "compute-engine":
             yield from self._not_on_compute_engine()
-        before_s, run_s = self.renew_before_s, self.max_run_duration_s
-        if before_s is not None and (run_s is None or not 0 < before_s < run_s):
-            yield "renewBefore must be shorter than maxRunDuration, which is required; set for example renewBefore: 1h and maxRunDuration: 24h"
-        idle_s = self.idle_after_s
-        if idle_s is not None and run_s is not None and before_s is None and idle_s >= run_s:
+        idle_s, run_s = self.idle_after_s, self.max_run_duration_s
+        if idle_s is not None and run_s is not None and idle_s >= run_s:
             yield "idleAfter must be shorter than maxRunDuration, or the run ends first; shorten it or remove it"
         if self.existing_network is not None:
             link = re.search(r"/regions/([^/]+)/", self.existing_network.subnetwork)
@@ -224,11 +216,6 @@ class TpuSettings(Block):
                 "provisioning reservation is paid for without a request, so it allows no other form, no wait and no maxUsdPerHour; "
                 "set provisioning: reservation alone"
             )
-        if self.renew_before_s is not None and self.api == "cloud-tpu" and not self.has_form("flex-start"):
-            yield (
-                "renewBefore renews capacity before Google deletes it, and Google deletes only flex-start; "
-                "add flex-start to provisioning, or remove renewBefore"
-            )
         if any(form.wait_s == 0 for form in self.forms):
             yield "a wait in provisioning must be above 0s; set for example spot:5m"
 
@@ -244,7 +231,5 @@ class TpuSettings(Block):
             yield "waitPerZone exceeds 2h, the time that Compute Engine keeps a flex-start request; shorten it or add zones"
         if self.runtime_version is not None and "/images/" not in self.runtime_version:
             yield "with api compute-engine runtimeVersion must be a boot image such as projects/P/global/images/family/F; remove it to use Google's default"
-        if self.renew_before_s is not None:
-            yield "renewBefore renews queued resources only; remove it or set api to cloud-tpu"
         if self.tunnel_role is not None:
             yield "tunnelRole replaces roles/tpu.admin, which members get with api cloud-tpu only; remove it with api compute-engine"

@@ -594,18 +594,3 @@ async def find_all(
     """Return our queued resources with the operation's id in these zones; with `everywhere`, in every zone that the API lists."""
     listed = await _listed(operation) if everywhere else ()
     return await _ours_in(operation, list(dict.fromkeys([*zones, *listed])))
-
-
-async def remove_all(operation: ResourceOperation, zones: Iterable[str]) -> None:
-    """Delete our queued resources with the operation's id in these zones, and set `operation.record` to None.
-
-    A recorded request whose response was lost gets time to become visible.
-    """
-    record = operation.record
-    if record is not None and record.state == UNOBSERVED:
-        await _find_within(operation, record.name, operation.pacing.late_s)
-    for found in await _ours_in(operation, list(dict.fromkeys([*zones, *([record.zone] if record else [])]))):
-        operation.record = ResourceRecord(zone=found.zone, name=found.name)
-        operation.record.observe(found)
-        await remove(operation)
-    operation.record = None

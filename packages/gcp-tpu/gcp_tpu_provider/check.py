@@ -297,20 +297,6 @@ def _run_duration(inputs: wire.Properties) -> Iterator[InputError]:
         )
 
 
-def _renewal(inputs: wire.Properties) -> Iterator[InputError]:
-    before_s, run_s = _known(inputs, "renewBeforeS"), inputs.get("maxRunDurationS")
-    if before_s is not None and run_s is None:
-        yield InputError(
-            "renewBeforeS",
-            f"`renewBeforeS` is {before_s}, but without `maxRunDurationS` the nodes have no deadline. Remove it or set `maxRunDurationS`.",
-        )
-    if isinstance(before_s, int) and isinstance(run_s, int) and before_s >= run_s:
-        yield InputError(
-            "renewBeforeS",
-            f"`renewBeforeS` is {before_s}, but must be less than `maxRunDurationS`, which is {run_s} (seconds).",
-        )
-
-
 def _reservation(inputs: wire.Properties) -> Iterator[InputError]:
     model = _known(inputs, "provisioningModel")
     if model == "reservation" and "reservationName" not in inputs:
@@ -379,11 +365,11 @@ def _compute_engine(inputs: wire.Properties) -> Iterator[InputError]:
             "provisioningModel",
             f"`provisioningModel` is {_show(model)}, but with `api: compute-engine` it must be one of {models}. Set `api` to cloud-tpu.",
         )
-    for name in ("description", "renewBeforeS"):
-        if inputs.get(name):
-            yield InputError(
-                name, f"`{name}` cannot be set with `api: compute-engine`. Remove it, or set `api` to cloud-tpu."
-            )
+    if inputs.get("description"):
+        yield InputError(
+            "description",
+            "`description` cannot be set with `api: compute-engine`. Remove it, or set `api` to cloud-tpu.",
+        )
 
 
 def _instance(inputs: wire.Properties) -> Iterator[InputError]:
@@ -441,7 +427,6 @@ RULES: tuple[Callable[[wire.Properties], Iterator[InputError]], ...] = (
     _zones,
     _forms,
     _run_duration,
-    _renewal,
     _reservation,
     _sizes,
     _ready,

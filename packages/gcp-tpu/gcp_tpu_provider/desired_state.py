@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, cast
 
 from gcp_tpu_provider import wire
@@ -13,9 +13,6 @@ from gcp_tpu_provider.tpu_api import PROVISIONING_MODELS
 URN_LABEL_SUFFIX = "-urn"
 DEFAULT_URN_LABEL = f"pulumi{URN_LABEL_SUFFIX}"
 URN_DIGITS = 40
-SECOND = "-b"
-"""Suffix of the ids of the second queued resource, which alternates with the first one. Both ids follow from the inputs, so the provider
-finds both without a state."""
 
 
 def urn_hash(urn: str) -> str:
@@ -42,10 +39,6 @@ class DesiredState:
 
     urn: str
     inputs: Mapping[str, Any]
-    second: bool = False
-    """True for the second of the two ids."""
-    spare: bool = False
-    """True if the resource does not serve and can be deleted even if it is ACTIVE."""
 
     @classmethod
     def of(cls, urn: str, inputs: wire.Properties) -> "DesiredState":
@@ -70,23 +63,12 @@ class DesiredState:
     @property
     def identifier(self) -> str:
         """Id of the queued resource, the same in every zone."""
-        return self._own("queuedResourceId")
-
-    def _own(self, name: str) -> str:
-        return f"{self.inputs[name]}{SECOND if self.second else ''}"
-
-    def other(self) -> "DesiredState":
-        """Return the same desired state with the other of the two ids."""
-        return replace(self, second=not self.second, spare=True)
-
-    def named(self, name: str) -> "DesiredState":
-        """Return the same desired state with the id in a full name."""
-        return replace(self, second=name.endswith(f"/{self.inputs['queuedResourceId']}{SECOND}"))
+        return str(self.inputs["queuedResourceId"])
 
     @property
     def resource_id(self) -> str:
-        """Pulumi's id. It has neither zone nor suffix, so it stays the same if a later update finds capacity elsewhere or renews it."""
-        return f"projects/{self.project}/queuedResources/{self.inputs['queuedResourceId']}"
+        """Pulumi's id. It has no zone, so it stays the same if a later update finds capacity elsewhere."""
+        return f"projects/{self.project}/queuedResources/{self.identifier}"
 
     def name(self, zone: str) -> str:
         """Return the full name in a zone."""
@@ -111,12 +93,6 @@ class DesiredState:
         return None if total_s is None else int(total_s)
 
     @property
-    def renew_before_s(self) -> int | None:
-        """Seconds before the deadline at which a second queued resource is requested; None for never."""
-        before_s = self.inputs.get("renewBeforeS")
-        return None if before_s is None else int(before_s)
-
-    @property
     def next_steps(self) -> tuple[str, ...]:
         """Advice shown if no zone grants capacity."""
         return tuple(cast("list[str]", self.inputs.get("nextSteps") or []))
@@ -124,7 +100,7 @@ class DesiredState:
     @property
     def allow_replace_active(self) -> bool:
         """True if a change may delete running capacity."""
-        return self.spare or bool(self.inputs.get("allowReplaceActive"))
+        return bool(self.inputs.get("allowReplaceActive"))
 
     @property
     def labels(self) -> dict[str, str]:
@@ -177,10 +153,9 @@ class DesiredState:
             return instance_body(
                 inputs, zone, identifier=self.identifier, labels=self.labels, owner_labels=self.owner_labels
             )
-        node_id = self._own("nodeId")
         parent = f"projects/{self.project}/locations/{zone}"
         body: dict[str, Any] = {
-            "tpu": {"nodeSpec": [{"parent": parent, "nodeId": node_id, "node": self._node()}]},
+            "tpu": {"nodeSpec": [{"parent": parent, "nodeId": inputs["nodeId"], "node": self._node()}]},
             "provisioningModel": PROVISIONING_MODELS[str(inputs["provisioningModel"])],
         }
         if "maxRunDurationS" in inputs:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Literal, cast
 
 from gcp_tpu_provider import wire
@@ -11,12 +10,9 @@ from gcp_tpu_provider.desired_state import DesiredState
 from gcp_tpu_provider.durations import readable
 from gcp_tpu_provider.errors import TpuProviderError
 from gcp_tpu_provider.properties import DEAD_STATE, Property, inputs
-from gcp_tpu_provider.renewal import GONE, due
-from gcp_tpu_provider.resource_record import MISSING
-from gcp_tpu_provider.tpu_api import ACTIVE, DEAD_NODE, READY_PHASE
+from gcp_tpu_provider.resource_record import FORMER_SECOND, MISSING
+from gcp_tpu_provider.tpu_api import ACTIVE, DEAD_NODE, GONE, READY_PHASE
 
-RENEWAL = "renewalName"
-"""Output that the diff names if a renewal is due or unfinished."""
 ChangeKind = Literal["add", "delete", "update"]
 
 
@@ -31,26 +27,21 @@ class PropertyChange:
 
 
 def diff(
-    urn: str,
-    outputs: Mapping[str, Any],
-    old_inputs: Mapping[str, Any],
-    news: Mapping[str, Any],
-    *,
-    now: datetime | None = None,
+    urn: str, outputs: Mapping[str, Any], old_inputs: Mapping[str, Any], news: Mapping[str, Any]
 ) -> list[PropertyChange]:
-    """Return the changes. Raises TpuProviderError if they replace an ACTIVE queued resource without `allowReplaceActive`.
-
-    `now` decides whether a renewal is due. Without it none is.
-    """
+    """Return the changes. Raises TpuProviderError if they replace an ACTIVE queued resource without `allowReplaceActive`."""
     state = cast("wire.Properties", wire.reveal(dict(outputs)))
     olds = cast("wire.Properties", wire.reveal(dict(old_inputs)))
     desired = cast("wire.Properties", wire.reveal(dict(news)))
-    dead = is_dead(state) and not _has_successor(state)  # a successor takes over in place
+    if second := state.get(FORMER_SECOND):
+        raise TpuProviderError(
+            f"A former version requested {second} beside {state.get('name')}, to renew its run. Run `pulumi destroy`, which deletes both."
+        )
     active = is_active(state)
     changes = [
         change for item in _compared(olds, desired) for change in _property(item, state, olds, desired, lenient=active)
     ]
-    if dead:
+    if is_dead(state):
         return [*changes, PropertyChange(path=DEAD_STATE, kind="update", replaces=True, input_diff=False)]
     replacing = [change for change in changes if change.replaces]
     if replacing and active and not desired.get("allowReplaceActive"):
@@ -62,12 +53,7 @@ def diff(
         and owners != DesiredState(urn, desired).owner_labels
     ):
         changes.append(PropertyChange(path="ownerLabels", kind="update", input_diff=False))
-    changes = changes or _unfinished(urn, state, olds, desired)
-    if state.get("renewalName"):
-        changes.append(PropertyChange(path=RENEWAL, kind="update", input_diff=False))
-    elif now is not None and due(state, desired.get("renewBeforeS"), now):
-        changes.append(PropertyChange(path=RENEWAL, kind="add", input_diff=False))
-    return changes
+    return changes or _unfinished(urn, state, olds, desired)
 
 
 def with_end(changes: list[PropertyChange]) -> list[PropertyChange]:
@@ -87,13 +73,8 @@ def is_dead(state: Mapping[str, Any]) -> bool:
 
 
 def is_active(state: Mapping[str, Any]) -> bool:
-    """Return whether capacity is ACTIVE, as last observed: of the queued resource or of its successor."""
-    dead = is_dead(state) and not _has_successor(state)
-    return not dead and ACTIVE in {state.get("state"), state.get("renewalState")}
-
-
-def _has_successor(state: Mapping[str, Any]) -> bool:
-    return bool(state.get("renewalName")) and state.get("renewalState") not in GONE
+    """Return whether capacity is ACTIVE, as last observed."""
+    return state.get("state") == ACTIVE and not is_dead(state)
 
 
 def _unfinished(

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
-from gcp_tpu_provider import capacity, renewal, serving, wire
+from gcp_tpu_provider import capacity, serving, wire
 from gcp_tpu_provider.capacity_api import capacity_api
 from gcp_tpu_provider.compute_request import CLOUD_TPU, COMPUTE_ENGINE, is_instance
 from gcp_tpu_provider.desired_state import DesiredState
@@ -16,7 +16,7 @@ from gcp_tpu_provider.properties import MIN_BOOT_DISK_GB
 from gcp_tpu_provider.properties import inputs as known_inputs
 from gcp_tpu_provider.resource_record import UNOBSERVED, ResourceRecord, owner_labels
 from gcp_tpu_provider.serving import DeclaredKeys
-from gcp_tpu_provider.tpu_api import ACTIVE, DEAD, DELETING, NodeInfo, QueuedResourceInfo, own_model
+from gcp_tpu_provider.tpu_api import ACTIVE, GONE, NodeInfo, QueuedResourceInfo, own_model
 from gcp_tpu_provider.transport import TpuTransport
 
 FULL_NAME = re.compile(r"projects/([^/]+)/(?:locations|zones)/([^/]+)/(?:queuedResources|instances)/([^/]+)")
@@ -38,7 +38,6 @@ class ReadResult:
 
 async def create(operation: ResourceOperation) -> None:
     """Request capacity and wait as `waitFor` requires. `operation.record` then holds the resource."""
-    await renewal.choose(operation)
     resource = await capacity.acquire(operation, operation.desired.zones)
     await _finish(operation, resource, {})
 
@@ -48,17 +47,12 @@ async def update(operation: ResourceOperation, state: Mapping[str, Any], old_inp
     record = ResourceRecord.of_state(state)
     if record is None:
         raise TpuProviderError("The state does not name the queued resource. Run `pulumi refresh`.")
-    operation.follow(record)
+    operation.record = record
     operation.committed = record.state != ACTIVE
     found = await operation.api.find_queued_resource(record.name)
     if found is not None:
         operation.require_recorded(found, record)
-    other = await renewal.look(operation, state)
-    if await renewal.is_heir(operation, other, found):
-        operation.take_over()
-        found, other = other, found
-        record = operation.owned_record()
-    if record.state == ACTIVE and (found is None or found.state in DEAD or found.state == DELETING):
+    if record.state == ACTIVE and (found is None or found.state in GONE):
         now = "gone" if found is None else found.state
         raise TpuProviderError(
             f"Nothing serves: {record.name} was ACTIVE and is {now}. Run `pulumi up --refresh` to replace it."
@@ -70,25 +64,10 @@ async def update(operation: ResourceOperation, state: Mapping[str, Any], old_inp
         if resource.state == ACTIVE:  # a request that was given up can be granted later, in a zone that no state names
             await capacity.remove_elsewhere(operation, {**operation.tried, **dict.fromkeys(operation.desired.zones)})
         await _finish(operation, resource, old_inputs)
-        successor = await renewal.renew(operation, state, other)
-        if successor is not None:
-            await _hand_over(operation, successor, state)
     finally:
         operation.record = (
             operation.record or record
         )  # the state keeps its entry; a refresh removes it if nothing exists
-
-
-async def _hand_over(operation: ResourceOperation, successor: QueuedResourceInfo, state: Mapping[str, Any]) -> None:
-    """Wait for the second queued resource as `waitFor` requires, switch over to it, and delete the first one."""
-    second = operation.other()
-    await _finish(second, successor, {})
-    if second.owned_record().state == ACTIVE:
-        operation.take_over()
-        await operation.report_progress(f"{operation.owned_record().name} now serves")
-        if second.record is not None:
-            await serving.drain(second)
-        await capacity.remove_all(second, renewal.known_zones(operation, state))
 
 
 async def _resume(operation: ResourceOperation, found: QueuedResourceInfo | None) -> QueuedResourceInfo:
@@ -133,15 +112,15 @@ async def delete(operation: ResourceOperation, resource_id: str, state: Mapping[
     name = record.name if record else resource_id
     if not FULL_NAME.fullmatch(name):
         return  # an id without a zone and a state without a name, so nothing was requested
-    if record is not None:
-        operation.follow(record)
+    operation.record = record
     created = str(record.observed.get("createTime") or "") if record else ""
     lost = record is not None and record.state == UNOBSERVED
     await capacity.delete(operation, name, created, late_s=operation.pacing.late_s if lost else 0.0)
     if record is not None:
         known = {**operation.tried, **dict.fromkeys(operation.desired.zones)}
         await capacity.remove_elsewhere(operation, known, everywhere=True)
-        await renewal.remove_other(operation, state)
+        if second := record.former_second:
+            await capacity.delete(operation, second.name, "")
 
 
 async def full_name(transport: TpuTransport, resource_id: str) -> str:
@@ -170,13 +149,10 @@ async def read(
     name = record.name if record else resource_id
     if not FULL_NAME.fullmatch(name):
         raise TpuProviderError(f'"{resource_id}" is not the name of a queued resource or instance. {_IMPORT}')
-    if record is not None:
-        operation.follow(record)
     found = await (capacity.find_recorded(operation, record) if record else operation.api.find_queued_resource(name))
-    if record is not None:
-        found = await renewal.inherit(operation, state, found)
-        record = operation.owned_record()
-        record.observed |= operation.renewal_outputs()
+    if found is None and record is not None and record.former_second:
+        record = record.former_second
+        found = await operation.api.find_queued_resource(record.name)
     if found is None or (record is not None and operation.own(found, record) is None):
         return None
     fresh = record or ResourceRecord(zone=found.zone, name=found.name)

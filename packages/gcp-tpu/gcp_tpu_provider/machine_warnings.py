@@ -15,9 +15,8 @@ from gcp_tpu_provider.errors import TpuProviderError
 from gcp_tpu_provider.serving import HASH_DIGITS, last_line
 from gcp_tpu_provider.tpu_api import (
     ACTIVE,
-    DEAD,
-    DELETING,
     FAILED_PHASE,
+    GONE,
     READY_PHASE,
     GuestReport,
     NodeInfo,
@@ -49,14 +48,14 @@ async def machine_report(
     """Return whether the TPU VM is gone, and warnings if it is or if it rolled back to an older document."""
     state = cast("wire.Properties", wire.reveal(dict(outputs)))
     name = state.get("nodeName")
-    if not name or state.get("state") != ACTIVE or is_dead(state) or state.get("renewalName"):
+    if not name or state.get("state") != ACTIVE or is_dead(state):
         return _NOTHING
     ready = cast("wire.Properties", wire.reveal(news.get("ready")) or {})
     namespace = str(ready.get("guestAttributeNamespace") or "")
     with suppress(TpuProviderError, TimeoutError):
         async with asyncio.timeout(LIMIT_S):
             found, node = await asyncio.gather(api.find_queued_resource(str(state["name"])), api.find_node(str(name)))
-            if found is None or found.state in {*DEAD, DELETING} or node is None or not node.alive:
+            if found is None or found.state in GONE or node is None or not node.alive:
                 return MachineReport(has_ended=True, warnings=[_gone(str(state["name"]), found, node)])
             report = await api.find_guest_report(node.name, namespace) if namespace else None
             if report is not None and not replaces:
@@ -87,11 +86,8 @@ def _went_back(state: wire.Properties, report: GuestReport) -> list[str]:
     return [f"Document {report.document_hash[:HASH_DIGITS]} {text} {serves}. Change the settings and run `pulumi up`."]
 
 
-def deadline_warning(outputs: Mapping[str, Any], now: datetime, *, renews: bool = False) -> str:
-    """Return a warning that Google will soon delete the TPU VM or has already deleted it. Empty if none is needed.
-
-    `renews`: the next update requests a second machine, or continues waiting for it.
-    """
+def deadline_warning(outputs: Mapping[str, Any], now: datetime) -> str:
+    """Return a warning that Google will soon delete the TPU VM or has already deleted it. Empty if none is needed."""
     state = cast("wire.Properties", wire.reveal(dict(outputs)))
     text = state.get("deadline")
     if not isinstance(text, str) or not text or is_dead(state):
@@ -108,9 +104,7 @@ def deadline_warning(outputs: Mapping[str, Any], now: datetime, *, renews: bool 
     at = f"{deadline:%Y-%m-%d %H:%M} UTC"
     if left <= timedelta():
         return f"The run of {state.get('name')} expired at {at}. Run `pulumi up --refresh` to request capacity again."
-    step = (
-        "Run `pulumi up` before then to renew it."
-        if renews
-        else "After that, run `pulumi up --refresh` to request capacity again."
+    return (
+        f"Google will delete the TPU VM of {state.get('name')} at {at}, in {readable(left.total_seconds())}. "
+        "After that, run `pulumi up --refresh` to request capacity again."
     )
-    return f"Google will delete the TPU VM of {state.get('name')} at {at}, in {readable(left.total_seconds())}. {step}"

@@ -4,7 +4,7 @@ import asyncio
 import math
 import random
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from gcp_tpu_provider import wire
@@ -65,10 +65,6 @@ class ResourceOperation:
     """Zones, in order, in which this or an earlier operation created or found a request."""
     now: Callable[[], datetime] = utc_now
     """Google's time."""
-    warn: Callable[[str], Awaitable[None]] | None = None
-    """Shows a warning that stays on the screen."""
-    second: "ResourceOperation | None" = None
-    """Operation on the other id, after a search for it. Its `record` is the resource found there."""
     wait: PollTimer | None = None
     """Time since the operation started waiting for capacity. `waitTotalS` is measured from there."""
     form: Form | None = None
@@ -96,37 +92,6 @@ class ResourceOperation:
     def wait_left_s(self) -> float:
         """Return the remaining seconds for the current form and in total."""
         return min(self.total_left_s(), self.form_left_s())
-
-    def follow(self, record: ResourceRecord) -> None:
-        """Work on the resource of a record, with either of the two ids."""
-        self.record, self.desired = record, self.desired.named(record.name)
-
-    def other(self) -> "ResourceOperation":
-        """Return the operation on the other id, always the same object. Both share the known zones."""
-
-        async def report(message: str) -> None:
-            await self.report_progress(f"renewal {message}")
-
-        if self.second is None:
-            self.second = replace(
-                self,
-                desired=self.desired.other(),
-                report_progress=report,
-                record=None,
-                wait=None,
-                form=None,
-                form_wait=None,
-            )
-        return self.second
-
-    def take_over(self) -> None:
-        """Switch serving to the resource with the other id. The previous one becomes the other."""
-        other = self.other()
-        self.record, other.record = other.record, self.record
-        if self.record is not None and other.record is not None:
-            self.record.history = [*other.record.history, *self.record.history]
-        self.desired = replace(self.desired, second=other.desired.second)
-        other.desired = self.desired.other()
 
     def owns(self, resource: QueuedResourceInfo, node: NodeInfo | None = None) -> bool:
         """Return whether the owner label of the queued resource or its node names this Pulumi resource."""
@@ -172,18 +137,10 @@ class ResourceOperation:
     def outputs(self, inputs: wire.Properties) -> wire.Properties:
         """Return the outputs for the state: the record and the zones that were tried."""
         record = self.owned_record()
-        zones = {**self.tried, record.zone: None}
-        if self.second is not None and self.second.record is not None:
-            zones[self.second.record.zone] = None
         known = record.outputs(inputs)
         if "ownerLabels" in known:
             known["ownerLabels"] = self.own_labels(known["ownerLabels"])
-        return {**known, **self.renewal_outputs(), "triedZones": list(zones)}
-
-    def renewal_outputs(self) -> wire.Properties:
-        """Return the outputs about the other queued resource, each None if none exists."""
-        record = self.second.record if self.second else None
-        return {"renewalName": record.name if record else None, "renewalState": record.state if record else None}
+        return {**known, "triedZones": list({**self.tried, record.zone: None})}
 
     def owned_record(self) -> ResourceRecord:
         """Return the record. Raises TpuProviderError if it is missing, which is a bug in the provider."""

@@ -34,7 +34,7 @@ _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 _LEAST: Final[Mapping[str, int]] = {
     "bootDiskSizeGb": MIN_BOOT_DISK_GB,
-    **dict.fromkeys(("maxRunDurationS", "validUntilDurationS", "waitPerZoneS", "waitTotalS", "renewBeforeS"), 1),
+    **dict.fromkeys(("maxRunDurationS", "validUntilDurationS", "waitPerZoneS", "waitTotalS"), 1),
     "Ready.timeoutS": 1,
     "CapacityForm.waitS": 1,
 }

@@ -13,6 +13,8 @@ UNOBSERVED = "UNKNOWN"
 """State of a queued resource that was requested but not observed yet."""
 MISSING = "MISSING"
 HISTORY_LENGTH = 50
+FORMER_SECOND = "renewalName"
+"""Output of former versions, which requested a second queued resource to renew a run. It stays in the state until a deletion."""
 
 
 @dataclass
@@ -30,24 +32,20 @@ class ResourceRecord:
         plain = cast("wire.Properties", wire.reveal(dict(outputs)))
         if not plain.get("name"):
             return None
-        known = properties.outputs()
+        known = {*properties.outputs(), FORMER_SECOND}
         observed = {key: value for key, value in plain.items() if key in known}
         history = cast("list[dict[str, str]]", list(observed.pop("stateHistory", [])))
         return cls(zone=str(plain["name"]).split("/")[3], name=str(plain["name"]), observed=observed, history=history)
-
-    @classmethod
-    def of_renewal(cls, outputs: Mapping[str, Any]) -> "ResourceRecord | None":
-        """Return the record of the second queued resource in plain outputs, or None if they have none."""
-        name, state = outputs.get("renewalName"), outputs.get("renewalState")
-        if not name:
-            return None
-        observed = {} if state in {None, UNOBSERVED} else {"state": state}
-        return cls(zone=str(name).split("/")[3], name=str(name), observed=observed)
 
     @property
     def state(self) -> str:
         """Last observed state."""
         return str(self.observed.get("state", UNOBSERVED))
+
+    @property
+    def former_second(self) -> "ResourceRecord | None":
+        """Record of the second queued resource in a state of a former version, or None."""
+        return ResourceRecord.of_state({"name": self.observed.get(FORMER_SECOND)})
 
     def observe(self, resource: QueuedResourceInfo) -> None:
         """Store Google's report about the queued resource."""
@@ -112,11 +110,9 @@ def owner_labels(labels: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in labels.items() if key.endswith(URN_LABEL_SUFFIX) and len(value) == URN_DIGITS}
 
 
-def preview_outputs(
-    inputs: wire.Properties, olds: Mapping[str, Any] | None = None, *, renews: bool = False
-) -> wire.Properties:
-    """Return outputs for a preview. Values that the update determines are unknown; with `renews`, all values about serving."""
-    known = {} if renews else olds or {}
+def preview_outputs(inputs: wire.Properties, olds: Mapping[str, Any] | None = None) -> wire.Properties:
+    """Return outputs for a preview. Values that the update determines are unknown."""
+    known = olds or {}
     kept = {item.name: known.get(item.name, wire.UNKNOWN) for item in properties.outputs().values()}
     zone = known.get("zone") or inputs.get("zone") or wire.UNKNOWN
     return {**{name: value for name, value in inputs.items() if name in properties.inputs()}, **kept, "zone": zone}

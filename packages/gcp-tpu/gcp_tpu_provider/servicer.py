@@ -4,9 +4,7 @@
 
 import asyncio
 from collections.abc import Coroutine
-from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any, NoReturn, TypeVar, cast
 
 import grpc
@@ -19,13 +17,12 @@ from gcp_tpu_provider.capacity_api import capacity_api
 from gcp_tpu_provider.check import check
 from gcp_tpu_provider.compute_request import CLOUD_TPU, COMPUTE_ENGINE, is_instance
 from gcp_tpu_provider.desired_state import DesiredState
-from gcp_tpu_provider.diff import RENEWAL, PropertyChange, diff, is_active, with_end
+from gcp_tpu_provider.diff import PropertyChange, diff, is_active, with_end
 from gcp_tpu_provider.engine_log import EngineLog
 from gcp_tpu_provider.errors import TpuProviderError
 from gcp_tpu_provider.machine_warnings import deadline_warning, machine_report
 from gcp_tpu_provider.operation import ResourceOperation
 from gcp_tpu_provider.properties import package_schema
-from gcp_tpu_provider.renewal import due
 from gcp_tpu_provider.resource_record import preview_outputs
 from gcp_tpu_provider.transport import Pacing, TpuTransport, unreachable_override
 
@@ -191,8 +188,7 @@ class TpuProvider(provider_pb2_grpc.ResourceProviderServicer):
         """Return for each changed property whether it changes in place or replaces. Read Google if the state records a running machine."""
         outputs, news = wire.read(request.olds), wire.read(request.news)
         try:
-            now = await self._google_now(outputs, news)
-            changes = diff(request.urn, outputs, wire.read(request.old_inputs), news, now=now)
+            changes = diff(request.urn, outputs, wire.read(request.old_inputs), news)
         except TpuProviderError as error:
             await fail(context, str(error))
         # The existing resource belongs to the API in its name; the inputs may name the other one.
@@ -202,8 +198,7 @@ class TpuProvider(provider_pb2_grpc.ResourceProviderServicer):
         self._keep(request.urn, {} if replaces else outputs)
         report = await machine_report(api, outputs, news, replaces=replaces)
         # Google's time, because the report has just called it.
-        renews = any(change.path == RENEWAL for change in changes)
-        warning = deadline_warning(outputs, self.transport.now(), renews=renews)
+        warning = deadline_warning(outputs, self.transport.now())
         for sentence in filter(None, (warning, *report.warnings)):
             await self.engine_log.warn(request.urn, sentence)
         return _diff_response(with_end(changes) if report.has_ended else changes)
@@ -227,9 +222,7 @@ class TpuProvider(provider_pb2_grpc.ResourceProviderServicer):
         """Patch the node in place. Finish an interrupted creation."""
         inputs, state = wire.read(request.news), wire.read(request.olds)
         if request.preview:
-            outputs = cast("wire.Properties", wire.reveal(state))
-            renews = due(outputs, wire.reveal(inputs.get("renewBeforeS")), await self._google_now(state, inputs))
-            return provider_pb2.UpdateResponse(properties=wire.write(preview_outputs(inputs, state, renews=renews)))
+            return provider_pb2.UpdateResponse(properties=wire.write(preview_outputs(inputs, state)))
         operation = self._operation(request.urn, inputs, state)
         update = lifecycle.update(operation, state, wire.read(request.old_inputs))
         message = await self._run(update, request.timeout)
@@ -285,16 +278,6 @@ class TpuProvider(provider_pb2_grpc.ResourceProviderServicer):
     def _keep(self, urn: str, outputs: wire.Properties) -> None:
         self._kept[urn] = str(wire.reveal(outputs.get("createTime")) or "")
 
-    async def _google_now(self, outputs: wire.Properties, inputs: wire.Properties) -> datetime:
-        """Return Google's time if a renewal depends on it, or this machine's time if Google does not respond."""
-        node = wire.reveal(outputs.get("nodeName"))
-        if inputs.get("renewBeforeS") is not None and outputs.get("deadline") and node:
-            with suppress(TpuProviderError):
-                await capacity_api(COMPUTE_ENGINE if is_instance(str(node)) else CLOUD_TPU, self.transport).find_node(
-                    str(node)
-                )
-        return self.transport.now()
-
     def _operation(
         self, urn: str, inputs: wire.Properties, state: wire.Properties | None = None, *, imported: str = ""
     ) -> ResourceOperation:
@@ -310,7 +293,6 @@ class TpuProvider(provider_pb2_grpc.ResourceProviderServicer):
             owners=frozenset(owners.values()),
             tried=dict.fromkeys(tried),
             now=self.transport.now,
-            warn=lambda message: self.engine_log.warn(urn, message),
         )
 
     async def _run(self, operation: Coroutine[Any, Any, None], timeout_s: float) -> str:
@@ -351,9 +333,8 @@ def _path_of(inputs: wire.Properties) -> str:
 
 
 def _moved(operation: ResourceOperation, state: wire.Properties) -> bool:
-    """Return whether the cloud has other names than the state."""
-    outputs = operation.outputs({})
-    return any(outputs.get(name) != wire.reveal(state.get(name)) for name in ("name", "renewalName"))
+    """Return whether the cloud has another name than the state."""
+    return operation.owned_record().name != wire.reveal(state.get("name"))
 
 
 def _diff_response(changes: list[PropertyChange]) -> provider_pb2.DiffResponse:

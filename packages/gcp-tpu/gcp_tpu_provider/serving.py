@@ -3,17 +3,16 @@
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from gcp_tpu_provider.desired_state import DesiredState, ReadyCheck
 from gcp_tpu_provider.durations import readable
-from gcp_tpu_provider.errors import CannotWaitError, ConflictError, GoogleError, NoAnswerError
+from gcp_tpu_provider.errors import CannotWaitError, ConflictError
 from gcp_tpu_provider.operation import PollTimer, ResourceOperation
 from gcp_tpu_provider.resource_record import owner_labels
 from gcp_tpu_provider.tpu_api import (
     ACTIVE,
-    ENDING_PHASE,
     FAILED_PHASE,
     READY_PHASE,
     RESTORING_PHASE,
@@ -175,39 +174,6 @@ async def await_ready(operation: ResourceOperation, check: ReadyCheck, *, stale:
         serving = ", previous server still serving" if current and _other_serves(current) else ""
         waited = f"{readable(timer.seconds())}/{readable(check.timeout_s)}"
         await operation.report_progress(f"{waited} {phase}{serving}{detail}")
-        await timer.pause()
-
-
-async def drain(operation: ResourceOperation) -> None:
-    """Have the TPU VM finish its running requests before its deletion, by setting its deadline to now.
-
-    Does nothing for a machine that does not get its deadline. A failure only interrupts requests.
-    """
-    check = operation.desired.ready_check
-    name = str(operation.owned_record().observed.get("nodeName") or "")
-    if check is None or not check.deadline_key or not name:
-        return
-    try:
-        node = await operation.api.find_node(name)
-        if node is None or not node.alive:
-            return
-        end = min(operation.now(), datetime.now(UTC)).strftime("%Y-%m-%dT%H:%M:%SZ")
-        metadata = {**node.metadata, check.deadline_key: end}
-        long_running = await operation.api.patch_node(name, {"metadata": metadata}, "metadata")
-        await operation.finish(long_running, f"The change of metadata at {name}")
-        await _await_end(operation, name, check)
-    except (GoogleError, NoAnswerError, CannotWaitError) as error:
-        await operation.report_progress(f"could not drain the requests of {name}: {error}")
-
-
-async def _await_end(operation: ResourceOperation, name: str, check: ReadyCheck) -> None:
-    """Wait up to `drain_s` until the TPU VM reports that its server stopped. Return immediately if it reports nothing."""
-    timer = PollTimer(operation.pacing)
-    while timer.seconds() <= operation.pacing.drain_s:
-        report = await operation.api.find_guest_report(name, check.namespace)
-        if report is None or (report.phase == ENDING_PHASE and not report.serving_hash):
-            return
-        await operation.report_progress(f"{readable(timer.seconds())} draining requests of the old TPU VM")
         await timer.pause()
 
 

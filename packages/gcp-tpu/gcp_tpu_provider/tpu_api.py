@@ -23,6 +23,8 @@ ABORTED = 10
 """google.rpc.Code of an operation that conflicts with another client's."""
 DEAD = frozenset({"FAILED", "SUSPENDING", "SUSPENDED"})
 """A queued resource in these states never serves again. Its id is taken until it is deleted."""
+GONE = DEAD | {DELETING}
+"""The same, and while it is deleted."""
 ACCEPTED_OR_LATER = frozenset({"ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING", ACTIVE})
 IN_QUEUE = frozenset({"ACCEPTED", "WAITING_FOR_RESOURCES"})
 """Google has said neither yes nor no, and gives no reason."""
@@ -44,7 +46,6 @@ GUEST_ATTRIBUTE_KEYS = (
 READY_PHASE = "ready"
 FAILED_PHASE = "failed"
 RESTORING_PHASE = "restoring"
-ENDING_PHASE = "ending"
 WAITING_PHASES = frozenset(
     {"waiting for the hub", "waiting for the registry", "waiting for storage", "waiting for docker"}
 )

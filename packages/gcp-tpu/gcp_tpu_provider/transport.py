@@ -38,8 +38,6 @@ class Pacing:
     """Timeout of a deletion."""
     stale_s: float = 30.0
     """Time after a change during which a failure reported before it may still be read."""
-    drain_s: float = 120.0
-    """Time for a machine to finish its running requests before it is deleted."""
     operation_s: float = 600.0
     """Timeout of a node change."""
 

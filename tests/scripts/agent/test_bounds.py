@@ -142,7 +142,6 @@ def test_a_run_without_an_age_is_refused(world):
         ("a TPU with tpu.provisioning spot", TPU, {"provisioning": ("spot",)}),
         ("a TPU with tpu.provisioning standard", TPU, {"provisioning": ("standard",)}),
         ("a TPU with tpu.provisioning [flex-start, spot]", TPU, {"provisioning": ("flex-start", "spot")}),
-        ("a TPU with tpu.renewBefore", TPU, {"renew_before_s": 3600}),
         ("a TPU without tpu.maxRunDuration", TPU, {"max_run_duration_s": None}),
         ("a Cloud Run service", RUN, WARM),
     ],

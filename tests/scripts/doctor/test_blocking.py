@@ -22,7 +22,6 @@ ZONES = stack_settings(TPU, project=PROJECT).tpu.zones
 DIGEST = stack_settings(TPU, project=PROJECT).image.digest
 CHIPS = [f"quota of chips in {zone}" for zone in ZONES]
 SALTED = rows.settings(("config:\n", "encryptionsalt: v1:x\nconfig:\n"), stack=TPU)
-TWO_MACHINES = rows.settings(("    maxRunDuration:", "    renewBefore: 1h\n    maxRunDuration:"), stack=TPU)
 WITH_ADAPTER = rows.settings(
     ("    maxModelLen:", "    lora: { adapters: { sql: my-org/adapter } }\n    maxModelLen:"), stack=TPU
 )
@@ -61,8 +60,7 @@ ROWS = {
     "no chips for a server that exists": Row(TPU, [rows.chips(0)], "other", []),
     "chips in one zone": Row(TPU, [rows.chips(4, "us-east5-a")], "new", []),
     "one form of capacity in each zone": Row(TPU, [rows.forms("flex-start, spot, standard"), rows.without_standard_quota], "new", []),
-    "chips for the first machine and not for its renewal": Row(TPU, [TWO_MACHINES, rows.chips(4)], "new", []),
-    "chips for less than one machine": Row(TPU, [TWO_MACHINES, rows.chips(3)], "new", CHIPS),
+    "chips for less than a machine": Row(TPU, [rows.chips(3)], "new", CHIPS),
     "no GPU and no weights for a server that exists": Row(RUN, [NO_GPUS], "other", []),
     "GPUs that others use and may free": Row(RUN, [rows.staged(), ONE_GPU, rows.theirs], "new", []),
     "no image for a server that has another": Row(TPU, [NO_IMAGES], "other", ["image"]),

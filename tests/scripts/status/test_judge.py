@@ -147,15 +147,6 @@ def test_capacity_that_came_since_the_last_up_is_for_the_next_one():
     assert next_command(DEPLOYED, reported(taken)) == "gemma connect x"
 
 
-def test_a_renewal_that_is_not_finished_is_for_the_next_up():
-    name = "projects/p/locations/us-east5-a/queuedResources/gemma-x-b"
-    kept = state(queued(state="ACTIVE", renewalName=name, renewalState="WAITING_FOR_RESOURCES"))
-    assert waits_of(reported(kept), NOW) == [
-        "A renewal is not finished: gemma-x-b in us-east5-a was WAITING_FOR_RESOURCES. The next `gemma up` continues it."
-    ]
-    assert next_command(DEPLOYED, reported(kept)) == "gemma up x"
-
-
 def test_locks_and_creations_that_never_ended_are_waits():
     (held,) = waits_of(facts_of(EMPTY, locks=(ALIVE,)), NOW)
     (dead,) = waits_of(facts_of(EMPTY, locks=(DEAD,)), NOW)

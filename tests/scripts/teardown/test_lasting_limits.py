@@ -1,8 +1,7 @@
-"""Age and cost survive the machine: renewals, replacements, preemptions and failed updates leave the first start and what was spent."""
+"""Age and cost survive the machine: further runs, replacements, preemptions and failed updates leave the first start and what was spent."""
 
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -42,7 +41,7 @@ def recorder(*, limits=LIMITS, service=""):
         project=PROJECT,
         owner=replace(owner("x"), limits=limits),
         account=f"projects/{PROJECT}/serviceAccounts/{ACCOUNT_ID}@{PROJECT}.iam.gserviceaccount.com",
-        machines=[f"{parent}/gemma-x", f"{parent}/gemma-x-b", *filter(None, [service])],
+        machines=[f"{parent}/gemma-x", *filter(None, [service])],
     )
 
 
@@ -53,12 +52,11 @@ def used(world):
     return item
 
 
-def renew(world, old, new):
-    """Renew a machine as an `up` does: a second one is requested, serves, and the first one is deleted."""
+def run_again(world):
+    """Start another run as an `up` does: what remains of the last one is deleted, then requested again."""
     recorder().note_first()
-    labels = {**owner("x").labels, **LIMITS.labels}
-    world.queued(new, labels)
-    delete(world, old)
+    delete(world, "gemma-x")
+    world.queued("gemma-x", {**owner("x").labels, **LIMITS.labels})
     recorder().note()
 
 
@@ -116,14 +114,13 @@ def test_a_use_that_cannot_be_read_is_unknown(world):
             pytest.fail(str(other))
 
 
-def test_four_renewals_later_the_guard_still_counts_from_the_first_start(tmp_path, monkeypatch, capsys):
+def test_four_runs_later_the_guard_still_counts_from_the_first_start(tmp_path, monkeypatch, capsys):
     with open_world() as world:
         desk = Desk(world, tmp_path, monkeypatch, capsys)
         begin(world)
-        names = ["gemma-x", "gemma-x-b"] * 3
-        for old, new in [*pairwise(names)][:4]:
+        for _ in range(4):
             hours(world, 3.2)
-            renew(world, old, new)
+            run_again(world)
         off_by(monkeypatch, timedelta())  # the clock of Google shows what was advanced
         code, report, said = desk.run("--over-limit", "--dry-run", stack=None)
         (stack,) = report["stacks"]
@@ -210,10 +207,12 @@ def test_what_may_pass_is_tried_again_and_two_writers_lose_nothing(world, monkey
 
     monkeypatch.setattr(RunRecorder, "_call", interrupted)
     hours(world, 1)
-    world.queued("gemma-x-b", {**owner("x").labels, **LIMITS.labels})
+    delete(world, "gemma-x")
+    world.queued("gemma-x", {**owner("x").labels, **LIMITS.labels})
     mine.note()
     assert asked
-    assert len(RunRecord.of(description(world)).runs) == 2
+    record = RunRecord.of(description(world))
+    assert (len(record.runs), record.spent_micros > 0) == (1, True)
 
 
 def test_an_account_of_somebody_else_is_never_written(world):
@@ -348,20 +347,6 @@ class Life:
         if not killed:
             self.note()
 
-    def renew(self, wait_s, killed):
-        """Change over to a second machine."""
-        if not self.machines or not self.machines[-1].is_up or self.api == INSTANCE:
-            return
-        self.note()
-        old = self.machines[-1]
-        self.machines.append(Machine(f"gemma-x{'' if old.name.endswith('-b') else '-b'}", old.kind, self.now_s))
-        self.wait(wait_s)
-        self.grant()
-        self.wait(600)
-        self.remove(old)
-        if not killed:
-            self.note()
-
     # What Google does
 
     def wait(self, seconds):
@@ -426,7 +411,6 @@ WAITS = st.sampled_from([0, 60, 1800, 7200, 30_000])
 EVENTS = st.one_of(
     st.tuples(st.just("wait"), WAITS),
     st.tuples(st.just("up"), WAITS, st.sampled_from(TYPES), st.booleans()),
-    st.tuples(st.just("renew"), WAITS, st.booleans()),
     st.tuples(st.sampled_from(["preempt", "grant", "stop", "start_again"])),
 )
 
@@ -439,7 +423,7 @@ def test_neither_age_nor_cost_ever_falls_while_the_stack_stands_and_neither_is_l
     life = Life(api=api, limited=limited)
     age_s, usd = 0.0, 0.0
     for name, *arguments in events:
-        if name in {"up", "renew"} and api == INSTANCE:
+        if name == "up" and api == INSTANCE:
             arguments[-1] = False  # an instance that Google deletes leaves no request behind that would name it
         getattr(life, name)(*arguments)
         if life.description is None:

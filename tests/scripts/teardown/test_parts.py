@@ -41,7 +41,7 @@ def resource(kind, **inputs):
         (
             "gcp-tpu:index:QueuedResource",
             {"project": "p", "zones": ["a", "b"], "queuedResourceId": "q"},
-            [f"projects/p/locations/{zone}/queuedResources/{name}" for name in ("q", "q-b") for zone in "ab"],
+            [f"projects/p/locations/{zone}/queuedResources/q" for zone in "ab"],
         ),
         (
             "gcp:cloudrunv2/service:Service",

@@ -4,8 +4,6 @@ import hashlib
 
 import pytest
 
-from gcp_tpu_provider.desired_state import SECOND
-from gemma_serving.cloud.capacity import RENEWAL_SUFFIX
 from gemma_serving.cloud.google_api import GoogleListError
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.labels import Ownership
@@ -174,10 +172,6 @@ def test_a_queued_resource_is_found_in_a_zone_that_the_settings_no_longer_name()
     found = find(QUEUED, WANTED, {**ZONES, in_zone("b"): denied, in_zone("c"): queued(URN)})
     assert (found.owner, found.id) == ("owned", "projects/p/queuedResources/gemma-dev")
     assert found.outputs["zone"] == "c"
-
-
-def test_the_suffix_of_the_second_id_is_the_providers():
-    assert RENEWAL_SUFFIX == SECOND
 
 
 def test_a_queued_resource_of_another_program_counts_only_where_it_is_in_the_way():

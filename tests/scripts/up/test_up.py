@@ -930,10 +930,9 @@ def test_an_order_of_forms_is_priced_line_by_line_before_the_question(engine, of
     assert "without flex-start" not in ended(ExitCode.REFUSED).out
 
 
-@pytest.mark.parametrize("reason", ["renewalName", "state"])
-def test_a_renewal_and_a_wait_that_continues_have_the_order_too(engine, of_an_order, ended, reason):
+def test_a_wait_that_continues_has_the_order_too(engine, of_an_order, ended):
     engine.preview, engine.typed = (
-        preview_of(step("update", CAPACITY_TYPE, machine(), machine(), reasons=(reason,))),
+        preview_of(step("update", CAPACITY_TYPE, machine(), machine(), reasons=("state",))),
         "no\n",
     )
     assert "spot after 60 min without flex-start" in ended(ExitCode.REFUSED).out

@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterator, Sequence
 
 from gemma_serving.planning.cost.capacity_order import ceiling_problem
-from gemma_serving.planning.cost.costs import machines_with_renewals
 from gemma_serving.planning.cost.running_costs import usual_start_s
 from gemma_serving.planning.cost.subject import Subject
 from gemma_serving.planning.data.prices import PRICES, UNDATED, Price, region_of
@@ -35,9 +34,8 @@ def _limit_before_the_end(subject: Subject) -> RuleResult | None:
     limit_usd, cost = subject.resolved.deployment.max_usd, subject.cost
     if limit_usd is None or cost.most_usd <= limit_usd:
         return None
-    renewed = machines_with_renewals(subject.resolved) is not None
     fitting_s = int(limit_usd / cost.usd_per_hour * HOUR_S // 60 * 60)
-    shorter = (change("tpu.max_run_duration_s", fitting_s),) if fitting_s >= MIN_RUN_S and not renewed else ()
+    shorter = (change("tpu.max_run_duration_s", fitting_s),) if fitting_s >= MIN_RUN_S else ()
     return RuleResult(
         f"maxUsd is {limit_usd}, but the TPU VM costs that much after {duration(fitting_s)}; its maximum is "
         f"${cost.most_usd:,.0f} ({cost.most_usd_basis}). Google does not enforce maxUsd; only a scheduled guard "

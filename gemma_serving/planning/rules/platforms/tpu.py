@@ -137,7 +137,6 @@ def _shorter_than_a_start(subject: Subject) -> RuleResult | None:
     boot_s = constant("VM_BOOT_S")
     planned_s, longest_s = boot_s + startup.total_s, boot_s + startup.total_high_s
     times: dict[str, tuple[str, int | None, str]] = {
-        "tpu.renew_before_s": ("tpu.renewBefore", tpu.renew_before_s, "A run {} end before the next server is ready."),
         "max_age_s": ("maxAge", deployment.max_age_s, "A guard {} tear the stack down before its server is ready."),
     }
     if tpu.wait_for == "ready":

@@ -23,7 +23,6 @@ FAST = Pacing(
     appear_s=0.05,
     late_s=0.1,
     delete_s=20,
-    drain_s=0.5,
     operation_s=20,
     retry_first_s=0.001,
     retry_most_s=0.002,

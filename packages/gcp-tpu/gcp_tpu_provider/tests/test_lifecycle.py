@@ -1,6 +1,7 @@
 """The straight path, changes, refresh, import and deletion, through the servicer."""
 
 import hashlib
+import re
 from copy import deepcopy
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -711,4 +712,58 @@ class TestDelete:
         renamed.up(wanted())
         assert cloud.nodes[cloud.node_name("us-east5-a")]["labels"]["gemma-serving-urn"] == urn_hash(renamed.urn)
         renamed.destroy()
+        assert cloud.queued == {}
+
+
+class TestAStateOfAFormerVersion:
+    """Former versions requested a second queued resource to renew a run: `serve-b`, which `renewalName` named until one of the two was deleted."""
+
+    FIRST, SECOND = (
+        f"projects/my-project/locations/us-east5-a/queuedResources/{name}" for name in ("serve", "serve-b")
+    )
+
+    @pytest.fixture
+    def renewing(self, engine: FakeEngine, cloud: FakeTpu) -> FakeEngine:
+        engine.up(wanted())
+        body = deepcopy(cloud.queued[self.FIRST].body)
+        body["tpu"]["nodeSpec"][0]["nodeId"] = "serve-node-b"
+        cloud.create("projects/my-project/locations/us-east5-a", "us-east5-a", {"queuedResourceId": "serve-b"}, body)
+        engine.outputs.update(renewalName=self.SECOND, renewalState="WAITING_FOR_RESOURCES")
+        return engine
+
+    @pytest.mark.parametrize("gone", ["nothing", "serve", "serve-b"])
+    @pytest.mark.parametrize("refreshes", [False, True])
+    def test_a_destroy_deletes_what_exists_of_both(
+        self, renewing: FakeEngine, cloud: FakeTpu, gone: str, refreshes: bool
+    ):
+        for name in (self.FIRST, self.SECOND):
+            if name.endswith(f"/{gone}"):
+                cloud.drop(cloud.queued[name])
+        if refreshes:
+            renewing.refresh()
+        renewing.destroy()
+        assert cloud.queued == {}
+
+    def test_an_update_is_refused_with_both_names_and_changes_nothing(self, renewing: FakeEngine, cloud: FakeTpu):
+        before, calls = deepcopy(renewing.state), len(cloud.calls)
+        sentence = (
+            f"A former version requested {self.SECOND} beside {self.FIRST}, to renew its run. "
+            "Run `pulumi destroy`, which deletes both."
+        )
+        with pytest.raises(Aborted, match=re.escape(sentence)):
+            renewing.up(wanted(tags=["other"]))
+        assert (renewing.state, len(cloud.calls)) == (before, calls)
+
+    def test_a_state_after_a_renewal_is_changed_in_place_replaced_at_the_end_of_the_run_and_destroyed(
+        self, renewing: FakeEngine, cloud: FakeTpu
+    ):
+        cloud.drop(cloud.queued[self.FIRST])
+        renewing.refresh()
+        assert renewing.up(wanted(tags=["other"])) == "update"
+        assert (renewing.outputs["name"], list(cloud.queued)) == (self.SECOND, [self.SECOND])
+        cloud.pass_time(5)
+        renewing.refresh()
+        assert renewing.up(wanted()) == "replace"
+        assert list(cloud.queued) == [self.FIRST]
+        renewing.destroy()
         assert cloud.queued == {}

@@ -24,9 +24,6 @@ EXAMPLES = examples(test=40, part=150, night=2000)
 LATE_S = (0.0, 0.0, 0.0, 0.01, 0.06, 0.11)
 """When a commit becomes visible. The harness waits 0.05 s for a lost answer in an update, and 0.1 s in a deletion or a refresh."""
 
-HOURS = (0.0, 0.0, 0.5, 3.0, 3.5, 4.5)
-"""How much time passes before a step. A run lasts four hours: in its last hour, or its last three, it is renewed."""
-
 TIMEOUT_S = 0.15
 """The custom timeout of an update: some capacity never comes."""
 
@@ -101,7 +98,7 @@ class World:
         self.cloud = FakeTpu(scripts=scripts, zones=ZONES)
         self.engine = FakeEngine(self.cloud)
         for zone in sorted(strangers):
-            identifier = {"asia-northeast1-b": "serve", "us-east5-b": "serve-b"}.get(zone, "serve-too")
+            identifier = "serve" if zone == "asia-northeast1-b" else "serve-too"
             self.cloud.add_stranger(zone, identifier, ANOTHER)
         self.strangers = self.others()
 
@@ -155,7 +152,7 @@ class World:
             self.engine.refresh()
 
 
-RENEWALS = st.lists(
+STEPS = st.lists(
     st.fixed_dictionaries(
         {
             "do": st.sampled_from(["up", "up", "up", "up", "up", "up", "refresh", "refresh", "destroy", "vanish"]),
@@ -166,7 +163,6 @@ RENEWALS = st.lists(
                         st.lists(st.sampled_from(ZONES), min_size=1, max_size=3, unique=True),
                     ),
                     "acceleratorType": st.sampled_from(["v6e-4", "v6e-4", "v6e-4", "v6e-8"]),
-                    "renewBeforeS": st.sampled_from([3600, 3600, 3600, 10800, None]),
                     "waitFor": st.sampled_from(["active", "active", "accepted"]),
                     "allowReplaceActive": st.sampled_from([True, True, False]),
                     "tags": st.sampled_from([["serve"], ["serve", "other"]]),
@@ -175,7 +171,7 @@ RENEWALS = st.lists(
             "faults": st.one_of(st.just([]), FAULTS),
             "end": st.one_of(st.none(), ENDS),
             "late_s": st.sampled_from(LATE_S[:-1]),
-            "hours": st.sampled_from((3.2, 3.5, 0.2, 4.5)),
+            "hours": st.sampled_from((0.2, 3.5, 4.5)),
         }
     ),
     min_size=2,
@@ -189,14 +185,14 @@ RENEWALS = st.lists(
     later=st.fixed_dictionaries(dict.fromkeys(ZONES, st.one_of(st.just(("ACTIVE",)), SCRIPTS))),
     strangers=st.sets(st.sampled_from(ZONES), max_size=2),
     refused=st.sets(st.sampled_from(ZONES), max_size=1),
-    steps=RENEWALS,
+    steps=STEPS,
 )
-def test_no_end_of_a_renewal_leaves_more_than_one_that_serves_or_touches_what_is_of_others(
+def test_no_end_of_a_step_leaves_more_than_one_that_serves_or_touches_what_is_of_others(
     later: dict[str, tuple[str, ...]], strangers: set[str], refused: set[str], steps: list[dict[str, Any]]
 ):
     random.seed(0)
     world = World({}, strangers)
-    world.engine.up(wanted(renewBeforeS=3600))
+    world.engine.up(wanted())
     for zone in refused:
         world.cloud.refusals[zone] = GoogleError(403, "PERMISSION_DENIED", "no")
     for step in steps:
@@ -204,7 +200,7 @@ def test_no_end_of_a_renewal_leaves_more_than_one_that_serves_or_touches_what_is
         world.play(step)
         world.cloud.scripts = later
         if step["do"] == "destroy" and was_there and world.engine.state is None:
-            assert world.ours() == [], "a destroy deletes both"
+            assert world.ours() == [], "a destroy deletes it"
     require_an_end(world)
 
 

@@ -127,8 +127,8 @@ CASES: Mapping[tuple[str, str], Mapping[str, tuple[list[Part], list[Part]]]] = {
         "no machine yet": ([server(0, 0, up=False), clock(66.5)], [clock(0), clock(66.5)]),
         # Google's metrics are up to three minutes late.
         "a machine that never reported": (
-            [machine(0, 58, "gemma-x-b-node"), clock(61)],
-            [machine(0, 61, "gemma-x2-node")],
+            [machine(0, 58, "gemma-x-node"), clock(61)],
+            [machine(0, 61, "gemma-x-b-node")],
         ),
         "the former document serves after a failed change": (
             [agent(0, 61, "failed"), server(0, 61, up=False)],
