@@ -9,7 +9,6 @@ from typing import Final
 from msgspec.structs import replace
 
 from authors.tables import csv_text, table
-from gemma_serving.cloud.quotas import tpu_quota
 from gemma_serving.contracts.settings_files import shipped_files, stack_of_file
 from gemma_serving.gke.rules import GKE_RULES
 from gemma_serving.planning.cost.subject import examine, is_out_of_memory
@@ -235,24 +234,6 @@ def _offered(family: AcceleratorFamily, offer: TpuOffer) -> dict[str, object]:
 def provider_machines() -> str:
     """Return the facts about TPUs for the provider, which imports nothing of the project."""
     machines = {api_accelerator_type(name): machine for name, machine in machine_types().items()}
-    quotas = {
-        offer.api_name: {
-            "metric": offer.instance_quota_metric,
-            "id": offer.instance_quota_id,
-            "family": offer.instance_family,
-        }
-        for _, offer in _created()
-        if offer.instance_quota_metric
-    }
-    chip_quotas = {
-        offer.api_name: {
-            name: {"metric": quota.metric, "id": quota.quota_id}
-            for name, form in (("preemptible", "spot"), ("on_demand", "standard"))
-            if (quota := tpu_quota(offer.api_name, form)) is not None
-        }
-        for _, offer in _created()
-        if offer.quota_metric
-    }
     outside = {
         family.title: {
             "spellings": list(dict.fromkeys(map(comparable_name, (family.name, offer.api_name, *offer.spellings)))),
@@ -263,12 +244,5 @@ def provider_machines() -> str:
     }
     inside = [one.tpu.api_name for one in FAMILIES.values() if one.tpu is not None and "cloud-tpu" in one.tpu.apis]
     about = "Written by `make docs` from gemma_serving/planning/data/machines.json: edit that file."
-    document = {
-        "about": about,
-        "generations": inside,
-        "machine_types": machines,
-        "quotas": quotas,
-        "chip_quotas": chip_quotas,
-        "outside": outside,
-    }
+    document = {"about": about, "generations": inside, "machine_types": machines, "outside": outside}
     return json.dumps(document, indent=1) + "\n"

@@ -87,7 +87,6 @@ def composed():
             "us-east5-a",
             "WAITING_FOR_RESOURCES for 30m: the wait for this zone timed out.",
             "flex-start",
-            capacity.QuotaEvidence(None, "Its quota is unknown."),
         ),
         capacity.Refused("us-east5-a", "Google returned 403: not here.", "flex-start"),
         capacity.Refused(

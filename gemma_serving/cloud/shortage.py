@@ -7,7 +7,7 @@ quota that the request draws on was read, with its use by all others, and is eno
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, cast
 
 from gcp_tpu_provider import refusals
 from gcp_tpu_provider.quota_documents import chips_used
@@ -20,7 +20,7 @@ from gemma_serving.cloud.quotas import Quota
 from gemma_serving.contracts.capacity_states import GRANTED, IN_QUEUE
 from gemma_serving.contracts.plain_text import for_terminal
 from gemma_serving.contracts.stack_facts import Shortage
-from gemma_serving.planning.machine.hardware import find_accelerator
+from gemma_serving.planning.machine.hardware import api_accelerator_type, find_accelerator
 from gemma_serving.planning.settings.capacity_form import ProvisioningModel
 
 Cause = Literal["quota", "stock", "unknown"]
@@ -30,6 +30,8 @@ _MOST_OTHERS: Final = 3
 """Requests in other zones that the evidence names."""
 _CAUSES: Final[Mapping[str, Cause]] = {refusals.QUOTA: "quota", refusals.STOCK: "stock"}
 """Cause by what Google's words name. All other words name neither."""
+_OF_A_WAIT: Final[Mapping[bool | None, Cause]] = {True: "stock", False: "quota", None: "unknown"}
+"""Cause of a wait, for which Google has no words, by whether the quota is enough."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +53,7 @@ class QuotaRead:
     @property
     def is_enough(self) -> bool | None:
         """Whether the quota allows the request beside all others; None if unknown."""
-        if self.limit is None or (self.limit >= self.needed and self.used is None):
+        if self.limit is None or (self.needed <= self.limit < math.inf and self.used is None):
             return None
         return self.limit - (self.used or 0) >= self.needed
 
@@ -89,8 +91,8 @@ def shortage(
     """
     enough = _any_enough([read.is_enough for read in reads])
     is_wait = refusals.has_expired(words) if words else state in IN_QUEUE
-    named = refusals.kind(words, refusals.QuotaEvidence(enough, "") if is_wait else None)
-    cause: Cause = _CAUSES.get(named, "unknown")
+    named = refusals.kind(words)
+    cause: Cause = _OF_A_WAIT[enough] if is_wait else _CAUSES.get(named, "unknown")
     if words and cause == "stock" and enough is False:
         cause = "unknown"  # words about stock and a quota that is too low contradict each other
     region = zone.rpartition("-")[0]
@@ -252,11 +254,44 @@ def read_instance_shortage(
     """Return why a Compute Engine instance waits; None in other states. How many chips of a quota others use is not read, so never stock."""
     if state not in IN_QUEUE:
         return None
-    usable = quotas.instance_quotas(accelerator_type, provisioning) if provisioning else ()
-    asked = CapacityQuestion(project=caller.project, accelerators=(), everywhere=False, quotas=usable)
-    responses = read_all(caller, asked, remaining_s=deadline())
-    size = accelerator_type.rpartition("-")[2]
-    needed = float(size) if size.isdigit() else math.inf
-    region = zone.rpartition("-")[0]
-    reads = [read_quota(responses, quota, region, needed, UNREAD_USE) for quota in usable]
+    (reads,) = read_quotas(caller, accelerator_type, [(zone, provisioning)], instances=True)
     return shortage(state, "", reads, zone)
+
+
+def read_quotas(
+    caller: GoogleCaller, accelerator_type: str, requests: Sequence[tuple[str, str]], *, instances: bool
+) -> Sequence[Sequence[QuotaRead]]:
+    """Return for each zone and form what was read about the quotas that a request can draw on; none if the form is empty or no quota is known.
+
+    `instances`: requests of Compute Engine, whose quotas are those of a region, and whose use by others is not read.
+    """
+    found = find_accelerator(accelerator_type)
+    if found is None:
+        return [()] * len(requests)
+    usable = {form: _usable(accelerator_type, form, instances=instances) for _, form in requests}
+    asked = CapacityQuestion(
+        project=caller.project,
+        accelerators=() if instances else (found,),
+        places=tuple(dict.fromkeys(zone for zone, _ in requests)),
+        everywhere=False,
+        quotas=tuple(dict.fromkeys(quota for each in usable.values() for quota in each)),
+        catalog=False,
+    )
+    responses = read_all(caller, asked, remaining_s=deadline())
+    generation = api_accelerator_type(accelerator_type).rpartition("-")[0]
+
+    def read(quota: Quota, zone: str, form: str) -> QuotaRead:
+        if instances:
+            return read_quota(responses, quota, zone.rpartition("-")[0], found.chips, UNREAD_USE)
+        use = ChipUse(responses=responses, generation=generation, provisioning=cast("ProvisioningModel", form))
+        return read_quota(responses, quota, zone, found.chips, use)
+
+    return [[read(quota, zone, form) for quota in usable[form]] for zone, form in requests]
+
+
+def _usable(accelerator_type: str, form: str, *, instances: bool) -> Sequence[Quota]:
+    """Return the quotas on which a request can draw."""
+    if instances:
+        return quotas.instance_quotas(accelerator_type, form) if form else ()
+    quota = quotas.tpu_quota(accelerator_type, form)
+    return () if quota is None else (quota,)

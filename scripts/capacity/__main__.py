@@ -77,7 +77,15 @@ def _capacity(options: CapacityOptions) -> ExitCode:
     findings: Sequence[Diagnosis] = ()
     is_shared = any(problem.is_shared for problem in responses.problems)
     if state is not None and settings is not None and not is_shared:
-        findings = place_findings(caller, settings, state, asked=question, responses=responses, places=places)
+        findings = place_findings(
+            caller,
+            settings,
+            state.stack,
+            asked=question,
+            responses=responses,
+            places=places,
+            requests=not state.has_server,
+        )
     if options.as_json:
         report = {
             "project": project,

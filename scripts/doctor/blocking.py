@@ -13,9 +13,10 @@ from gemma_serving.scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorChe
 from gemma_serving.scripts.doctor.rendering import WIDTH, report_entries
 
 
-def blocking_checks(settings: Settings, state: StackState) -> Sequence[Diagnosis]:
-    """Return what is absent or unknown of all that a stack needs. `state`: it may be missing."""
-    return [line for line in run_checks(settings.project, state, settings, choose=blockers) if line.word != "ok"]
+def blocking_checks(settings: Settings, state: StackState, *, has_ended: bool = False) -> Sequence[Diagnosis]:
+    """Return what is absent or unknown of all that a stack needs. `state`: it may be missing. `has_ended`: as of `run_checks`."""
+    lines = run_checks(settings.project, state, settings, choose=blockers, has_ended=has_ended)
+    return [line for line in lines if line.word != "ok" or line.is_short]
 
 
 def live_checks(settings: Settings, stack: str) -> Sequence[Diagnosis]:
@@ -23,9 +24,14 @@ def live_checks(settings: Settings, stack: str) -> Sequence[Diagnosis]:
     return run_checks(settings.project, read(stack), settings, choose=blockers)
 
 
-def require_ready(settings: Settings, state: StackState, *, width: int = WIDTH) -> Sequence[Diagnosis]:
-    """Return what is unknown, which does not block. Raises CommandRefusedError with the list if something that `up` needs is absent."""
-    return _passed(state.stack, settings, blocking_checks(settings, state), width)
+def require_ready(
+    settings: Settings, state: StackState, *, has_ended: bool = False, width: int = WIDTH
+) -> Sequence[Diagnosis]:
+    """Return what is unknown, and quotas that are too low in a part of the zones, neither of which blocks.
+
+    Raises CommandRefusedError with the list if something that `up` needs is absent.
+    """
+    return _passed(state.stack, settings, blocking_checks(settings, state, has_ended=has_ended), width)
 
 
 def require_weights(settings: Settings, stack: str, *, width: int = WIDTH) -> Sequence[Diagnosis]:
@@ -54,4 +60,4 @@ def _passed(stack: str, settings: Settings, lines: Sequence[Diagnosis], width: i
             f"Project {settings.project} is not ready for stack {stack}. Nothing was changed. Run the commands below, then "
             f"`gemma up {stack}`.\n{report_entries(lines, width=width)}"
         )
-    return [line for line in lines if line.is_unknown and line.blocks]
+    return [line for line in lines if (line.is_unknown and line.blocks) or line.is_short]

@@ -12,7 +12,6 @@ from gemma_serving.cloud.google_api import GoogleListError
 from gemma_serving.cloud.offers import CapacityQuestion, GoogleResponses, deadline, read_all
 from gemma_serving.cloud.quotas import Quota
 from gemma_serving.contracts.answers import Absent, Present, Unknown
-from gemma_serving.engine.state import StackState
 from gemma_serving.planning.machine.hardware import REVISIONS_AT_AN_UPDATE, api_accelerator_type, machine_type_of
 from gemma_serving.planning.settings.capacity_form import ProvisioningModel
 from gemma_serving.planning.settings.stack import Settings
@@ -29,6 +28,8 @@ from gemma_serving.scripts.doctor.places import (
 )
 
 _NOT_FOUND: Final = 404
+_CHIPS: Final = frozenset({"tpu", "compute"})
+"""Services whose quotas count chips."""
 _OFFERED: Final = "offered (capacity is only known after a request)"
 
 
@@ -57,19 +58,25 @@ def _places(checkup: Checkup, settings: Settings) -> Sequence[Diagnosis]:
     asked = replace(question_of(checkup.project, settings), everywhere=False)
     responses = read_all(checkup, asked, remaining_s=deadline())
     places = judge(asked, responses, checkup.stack, settings)
-    return place_findings(checkup, settings, checkup.state, asked=asked, responses=responses, places=places)
+    return place_findings(
+        checkup, settings, checkup.stack, asked=asked, responses=responses, places=places, requests=checkup.requests
+    )
 
 
 def place_findings(
     caller: GoogleCaller,
     settings: Settings,
-    state: StackState,
+    stack: str,
     *,
     asked: CapacityQuestion,
     responses: GoogleResponses,
     places: Sequence[JudgedPlace],
+    requests: bool,
 ) -> Sequence[Diagnosis]:
-    """Return the answer for the quota of each of the stack's locations and forms, and for each zone's offer of the type."""
+    """Return the answer for the quota of each of the stack's locations and forms, and for each zone's offer of the type.
+
+    `requests`: as of `Checkup`.
+    """
     tpu, run = settings.tpu, settings.cloud_run
     found: list[_Found] = []
     offers: list[_Found] = []
@@ -77,7 +84,7 @@ def place_findings(
     for place in sorted(own, key=lambda place: place.position or 0):
         if tpu is not None:
             found += _form_quotas(caller, asked, place)
-            offers.append(_offer(state.stack, place))
+            offers.append(_offer(stack, place))
         elif (quota := asked.quota_of(place.accelerator)) is not None:
             found.append(_quota(caller, quota, place.place, place.asked.quota))
     if run is not None:
@@ -86,7 +93,7 @@ def place_findings(
             check = judge_quota(quota, run.region, responses, needed)
             found.append(_quota(caller, quota, run.region, check, for_update=REVISIONS_AT_AN_UPDATE * needed))
     zones = tpu.zones if tpu else (run.region,) if run else ()
-    return _of_enabled_apis(caller, responses, _together(found, offers, state, zones=zones))
+    return _of_enabled_apis(caller, responses, _together(found, offers, requests=requests, zones=zones))
 
 
 def _of_enabled_apis(
@@ -95,7 +102,12 @@ def _of_enabled_apis(
     """Return the answers, each of an API that is off as unknown: its quotas are only known after the API is on."""
     fixes = {problem.fix for problem in responses.problems}
     return [
-        replace(line, answer=Unknown(f"API {line.api} is off in project {caller.project}"), fix=caller.enable(line.api))
+        replace(
+            line,
+            answer=Unknown(f"API {line.api} is off in project {caller.project}"),
+            fix=caller.enable(line.api),
+            is_short=False,
+        )
         if caller.enable(line.api) in fixes
         else line
         for line in lines
@@ -103,12 +115,15 @@ def _of_enabled_apis(
 
 
 def _together(
-    found: Sequence[_Found], offers: Sequence[_Found], state: StackState, *, zones: Sequence[str]
+    found: Sequence[_Found], offers: Sequence[_Found], *, requests: bool, zones: Sequence[str]
 ) -> Sequence[Diagnosis]:
-    """Return the answers, the offers last. They block a stack without a server for which no zone can be used: `up` tries each zone."""
+    """Return the answers, the offers last. They block a request for which no zone can be used: `up` tries each zone."""
     excluded = {one.place for one in (*found, *offers) if one.excludes}
-    blocks = not state.has_server and all({zone, zone.rpartition("-")[0]} & excluded for zone in zones)
-    lines = [*_one_is_enough([one.line for one in found]), *(one.line for one in offers)]
+    blocks = requests and all({zone, zone.rpartition("-")[0]} & excluded for zone in zones)
+    found_lines = [
+        replace(one.line, is_short=requests and one.line.is_absent and one.line.api in _CHIPS) for one in found
+    ]
+    lines = [*_one_is_enough(found_lines), *(one.line for one in offers)]
     return [replace(line, blocks=blocks) for line in lines]
 
 
@@ -225,7 +240,7 @@ def _instances(checkup: Checkup, tpu: TpuSettings) -> Sequence[Diagnosis]:
             one = _quota(checkup, quota, region, check, forms=names)
             is_only = all(other.state == "failed" for (other, _), _ in best)
             found.append(replace(one, excludes=one.excludes and is_only))
-    return _of_enabled_apis(checkup, responses, _together(found, offers, checkup.state, zones=tpu.zones))
+    return _of_enabled_apis(checkup, responses, _together(found, offers, requests=checkup.requests, zones=tpu.zones))
 
 
 def _best(found: Sequence[Quota], region: str, responses: GoogleResponses, needed: float) -> tuple[QuotaCheck, Quota]:

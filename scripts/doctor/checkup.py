@@ -46,8 +46,9 @@ def run_checks(
     settings: Settings | None,
     *,
     choose: Callable[[Checkup], Sequence[DoctorCheck]],
+    has_ended: bool = False,
 ) -> Sequence[Diagnosis]:
-    """Return the answers to the chosen checks, in their order, the login first."""
+    """Return the answers to the chosen checks, in their order, the login first. `has_ended`: Google reports that the server in the state no longer exists."""
     try:
         credentials = google_api.credentials()
     except CommandRefusedError:
@@ -62,6 +63,7 @@ def run_checks(
         member=caller.member,
         state=state,
         settings=settings,
+        requests=has_ended or not state.has_server,
     )
     usable = DoctorCheck(name="quota project", run=partial(_quota_project, checkup))
     found = _online(concurrently([*choose(checkup), usable]))

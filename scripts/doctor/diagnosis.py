@@ -37,6 +37,8 @@ class Diagnosis:
     """True if `gemma doctor` fails with `unknown`. False for hub and registry, which the server reaches from Google's network."""
     blocks: bool = True
     """False if the next `up` can do without it, such as one zone of several, or the weights of a server that runs."""
+    is_short: bool = False
+    """True for a quota of chips that is too low for a request of the next `up`, which can then only wait or fail."""
 
     @property
     def detail(self) -> str:
@@ -111,6 +113,8 @@ class Checkup(GoogleCaller):
     state: StackState
     """State of the stack, read once. Without a name: check only the requirements of every stack."""
     settings: Settings | None = None
+    requests: bool = False
+    """True if the next `up` requests capacity: the stack has no server, or it has ended."""
 
     @property
     def stack(self) -> str:

@@ -5,12 +5,14 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from typing import Final
 
+from gemma_serving.cloud.caller import caller_of
 from gemma_serving.cloud.google_api import connect
 from gemma_serving.cloud.guard import limits_line
+from gemma_serving.cloud.zone_answers import with_causes
 from gemma_serving.contracts.answers import Present
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.exit_codes import ExitCode
@@ -95,7 +97,7 @@ def deploy(facts: StackFacts, settings: Settings, request: UpRequest) -> ExitCod
         is_stored = is_last and document.get("isStored") and not refresh
         if not (request.dry_run or is_stored):  # a run can change outputs, dependencies and hooks alone
             request.write_settings()
-            engine_up(stack, options, None, steps=0, known=[*messages, *warnings], program=program)
+            engine_up(stack, settings, options, None, steps=0, known=[*messages, *warnings], program=program)
         end = _unchanged(stack, unchanged, changed_by_hand(facts), is_compared=bool(refresh))
         request.show(f"{stack}: changes nothing", [*shown, end], document, plan)
         _require_no_failure(facts)
@@ -120,7 +122,7 @@ def deploy(facts: StackFacts, settings: Settings, request: UpRequest) -> ExitCod
     try:
         with closing(StartPhases(facts, settings)) as phases:
             known = [*messages, *warnings, limits]
-            done = engine_up(stack, options, phases.during, steps=len(changes), known=known, program=program)
+            done = engine_up(stack, settings, options, phases.during, steps=len(changes), known=known, program=program)
     except KeyboardInterrupt:
         print_progress("up", f"interrupted. Run `gemma up {stack}` again to continue. {_exists_after_interrupt(stack)}")
         return ExitCode.INTERRUPTED
@@ -202,14 +204,21 @@ def change_counts(changes: Sequence[ResourceChange], unchanged: int) -> str:
 
 
 def engine_up(
-    stack: str, options: Sequence[str], describe: Describe, *, steps: int, known: Sequence[str], program: str
+    stack: str,
+    settings: Settings,
+    options: Sequence[str],
+    describe: Describe,
+    *,
+    steps: int,
+    known: Sequence[str],
+    program: str,
 ) -> str:
     """Deploy a previewed stack, and return one sentence with the time that it took. Raises ScriptError.
 
     `known`: messages of the program that were shown before. `describe`, `program`: as of `run_engine`.
     """
     started_s = time.monotonic()
-    explain = partial(_with_cause, stack)
+    explain = partial(_with_cause, stack, settings)
     run = partial(run_engine, known=known, explain=explain, describe=describe, program=program)
     up = partial(run, stack, "up", *options, name="up", steps=steps)
     try:
@@ -220,11 +229,14 @@ def engine_up(
     return f"{stack} deployed in {time.monotonic() - started_s:.0f} s."
 
 
-def _with_cause(stack: str, errors: Sequence[str]) -> Sequence[str]:
+def _with_cause(stack: str, settings: Settings, errors: Sequence[str]) -> Sequence[str]:
     """Return the errors with their causes, and remember for `gemma status` that no zone granted capacity.
 
     Cloud Run's own error about a revision is left out if the program explains it.
     """
+    if settings.tpu is not None:
+        with suppress(ScriptError):  # without a login, the causes stay unknown
+            errors = [with_causes(error, settings.tpu, partial(caller_of, settings.project)) for error in errors]
     remember_run(stack, "begun", errors)
     explained = {name["revision"]: error for error in errors if (name := _EXPLAINED.match(error))}
     found = [error for error in errors if all(error is text or name not in error for name, text in explained.items())]

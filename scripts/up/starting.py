@@ -72,7 +72,8 @@ def prepared_stack(
     _require_zone(settings, facts)
     if not dry_run:
         replace_cut_off(state)  # before the checks, because the staging that they ask for needs a state
-    report_unknown(require_ready(settings, state, width=width_of(sys.stderr)))
+    has_ended = facts.cloud is not None and facts.cloud.has_ended
+    report_unknown(require_ready(settings, state, has_ended=has_ended, width=width_of(sys.stderr)))
     if isinstance(facts.labels, Unknown):
         print_progress("up", f"could not check whether stack {stack} runs elsewhere: {facts.labels.why}")
     with _kept_state(state, dry_run=dry_run and is_lost):
@@ -147,12 +148,18 @@ def _require_plan(stack: str, settings: Settings) -> None:
 
 
 def report_unknown(lines: Sequence[Diagnosis]) -> None:
-    """Print each check that could not be made. Raises ScriptError if this machine has no connection to Google."""
+    """Print each check that could not be made, and each quota that is too low. Raises ScriptError if this machine has no connection to Google."""
     for line in lines:
         if line.detail.startswith(NO_CONNECTION):
             raise ScriptError(f"{line.detail} Nothing was changed.")
-    for text in dict.fromkeys(f"could not check {line.check}: {line.detail}" for line in lines):
+    for text in dict.fromkeys(_shown(line) for line in lines):
         print_progress("up", text)
+
+
+def _shown(line: Diagnosis) -> str:
+    if line.is_short:
+        return f"{line.check}: {line.detail}. A request there can only wait or fail."
+    return f"could not check {line.check}: {line.detail}"
 
 
 def dropped_settings(stack: str) -> Sequence[str]:

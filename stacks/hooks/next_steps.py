@@ -17,12 +17,11 @@ def next_steps(deployment: Deployment, stack: str) -> tuple[str, ...]:
         "Spot, flex-start and each slice size have separate capacity. "
         "Set gemma-serving:tpu.provisioning or tpu.acceleratorType (docs/tpu.md)."
     )
-    last = f"To see the offers of each zone, run `gemma capacity {stack}`."
-    if deployment.tpu.api == "compute-engine":
-        last = (
-            f"Without quota, a request waits as it does without capacity. To see the quota, run `gemma doctor {stack}`."
-        )
-    return (*untried, other, last)
+    quota = (
+        f"Without quota, a request can wait as it does without capacity. To see the quota, run `gemma doctor {stack}`."
+    )
+    offers = f"To see the offers of each zone, run `gemma capacity {stack}`."
+    return (*untried, other, quota, *(() if deployment.tpu.api == "compute-engine" else (offers,)))
 
 
 def _untried(deployment: Deployment, accelerator: Accelerator) -> tuple[str, ...]:

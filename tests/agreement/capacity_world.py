@@ -21,7 +21,7 @@ from gcp_tpu_provider.desired_state import urn_hash
 from gcp_tpu_provider.errors import NoAnswerError
 from gcp_tpu_provider.http_transport import google_error
 from gcp_tpu_provider.tests.harness import URN, Aborted, Entry, FakeEngine
-from gcp_tpu_provider.transport import COMPUTE_PATH, USAGE_PATH, Pacing
+from gcp_tpu_provider.transport import COMPUTE_PATH, Pacing
 from localcloud import services
 from localcloud.rest import validation
 from localcloud.rest.call import Call, Caller, Handler
@@ -202,9 +202,7 @@ class LocalTransport:
         return max((due_s for due_s, _, _ in self._late), default=0.0) - self.cloud.timeline.simulated_s()
 
     def _routed(self, verb: str, path: str, query: Any, body: Any) -> Call:
-        api = "serviceusage" if path.startswith(USAGE_PATH) else "tpu"
-        if path.startswith(COMPUTE_PATH):
-            api = "compute"
+        api = "compute" if path.startswith(COMPUTE_PATH) else "tpu"
         document = document_for(api, path)
         found = None if document is None else document.match(verb, path)
         assert document is not None, path

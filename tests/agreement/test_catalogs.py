@@ -21,7 +21,7 @@ def test_the_local_cloud_has_the_planners_catalog():
     assert (Path(__file__).parents[2] / COPY).read_text() == local_cloud_catalog()
 
 
-def test_the_provider_has_the_planners_machine_types_and_quotas():
+def test_the_provider_has_the_planners_machine_types():
     assert (Path(__file__).parents[2] / PROVIDER).read_text() == provider_machines()
 
 

@@ -17,7 +17,6 @@ from gcp_tpu_provider.compute_request import REQUEST_KEY
 from gcp_tpu_provider.desired_state import urn_hash
 from gcp_tpu_provider.errors import GoogleError
 from gcp_tpu_provider.tests.harness import URN, Aborted, FakeEngine, wanted
-from gcp_tpu_provider.transport import USAGE_PATH
 from localcloud.services.compute_operations import ComputeOperations
 from localcloud.services.tpu_stock import INSTANCES
 from localcloud.tests import idle_cloud
@@ -283,47 +282,19 @@ class TestCapacity:
         assert "All capacity requests were deleted" in caught.value.message
         assert place.left() == []
 
-    @pytest.mark.parametrize(
-        ("quotas", "served", "posts"),
-        [
-            ({"preemptible_quota_overrides": {"us-east5": 0}}, SECOND, 0),
-            ({"preemptible_quota_overrides": {"us-east5": 3}}, SECOND, 0),
-            ({"preemptible_quota_overrides": {"us-east5": 0}, "family_quota_chips": 4}, FIRST, 1),
-            ({"preemptible_quota_overrides": {"us-east5": 4}}, FIRST, 1),
-        ],
-    )
-    def test_a_zone_whose_quota_can_never_suffice_is_not_requested(
-        self, place: Place, quotas: dict[str, Any], served: str, posts: int
-    ):
-        """Without quota a flex-start request stays PENDING until its end, and nothing says why."""
-        place.have(compute=quotas)
+    def test_a_request_without_quota_waits_as_one_without_stock_and_the_next_zone_gets_its_turn(self, place: Place):
+        """Google answers such a request when it expires, and the provider reads no quota."""
+        place.have(compute={"preemptible_quota_overrides": {"us-east5": 0}})
         place.engine.up(serving(waitPerZoneS=100))
-        assert place.left() == [served]
-        assert len(place.made(f"POST compute/v1/projects/{PROJECT}/zones/{FIRST}/instances")) == posts
-
-    def test_without_quota_in_every_zone_the_table_names_both_quotas_at_once(self, place: Place):
+        assert place.left() == [SECOND]
+        place.engine.destroy()
         place.have(compute={"preemptible_quota_chips": 0})
-        with pytest.raises(Aborted) as caught:
-            place.engine.up(serving())
-        for region in ("us-east5", "europe-west4"):
-            assert (
-                "quota: Compute Engine quota allows 0 of PREEMPTIBLE-TPU-V6E-per-project-region and "
-                f"0 of TPUS-PER-TPU-FAMILY-per-project-region in {region}, but 4 chips are needed."
-                in caught.value.message
-            )
-        assert place.made("POST") == []
+        for valid_s, said in ((100, "quota: Quota 'PREEMPTIBLE_"), (1800, "unknown: WAITING_FOR_RESOURCES for 1m4")):
+            with pytest.raises(Aborted) as caught:
+                place.engine.up(serving(waitPerZoneS=100, validUntilDurationS=valid_s))
+            assert caught.value.message.count(said) == 2
         with pytest.raises(Aborted, match=r"quota: .*TPUS_PER_TPU_FAMILY"):
             place.engine.up(serving(provisioningModel="standard", maxRunDurationS=None))
-
-    def test_a_quota_that_is_not_known_skips_no_zone(self, place: Place):
-        def refuse(call: str) -> None:
-            if USAGE_PATH in call:
-                raise GoogleError(403, "PERMISSION_DENIED", "the caller may not read quotas")
-
-        place.have(compute={"preemptible_quota_overrides": {"us-east5": 0}})
-        place.on_call = refuse
-        place.engine.up(serving(waitPerZoneS=100))
-        assert len(place.made(f"POST compute/v1/projects/{PROJECT}/zones/{FIRST}/instances")) == 1
 
     def test_a_lost_answer_is_found_again(self, place: Place):
         place.transport.lost = [Lost(verb="POST", after_s=0)]

@@ -45,7 +45,7 @@ def engine(monkeypatch: pytest.MonkeyPatch):
     """The provider on a local cloud whose operations take no time, over HTTP."""
     scenario = Scenario(operations=OperationDurations(instant=True))
     with idle_cloud.start(scenario=scenario, runtimes=runtimes, speed=1.0) as cloud:
-        for api in ("COMPUTE", "TPU", "SERVICEUSAGE"):
+        for api in ("COMPUTE", "TPU"):
             monkeypatch.setenv(f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api}", f"{cloud.base_url}/{API_OVERRIDES[api]}")
         monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", cloud.token)
         pacing = replace(FAST, poll_first_s=0.01, poll_most_s=0.05, retry_first_s=0.01, retry_most_s=0.05)

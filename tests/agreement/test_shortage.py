@@ -1,4 +1,4 @@
-"""The local cloud's words about capacity, which have their own sources, are read by the one module that judges quota or stock."""
+"""The local cloud's words about capacity, which have their own sources, are read by the one module that reads them."""
 
 import pytest
 

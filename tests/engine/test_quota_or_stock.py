@@ -92,10 +92,21 @@ def test_status_and_capacity_name_what_a_waiting_request_lacks(workspace):
 def test_up_ends_with_the_cause_of_each_zone_and_form(workspace, changes, causes):
     world(workspace, **changes)
     workspace.configure(STACK, **{"tpu.waitPerZone": "3s"})
-    shown = workspace.up(STACK, expect=FAILURE).text
+    shown = workspace.script("up", "--stack", STACK, "--yes", expect=FAILURE).text
     for zone in (A, B):
         for form, cause in causes.items():
             assert f"{zone} {form:<10}  {cause}: " in shown, shown
     if causes["flex-start"] == "stock":
-        assert f"Quota {PREEMPTIBLE} allows 64 chips in {A}, others use 0, and 1 are needed." in shown
+        assert f"Quota {PREEMPTIBLE}: 64 chips in {A}, 0 used by others, 1 needed." in shown
+    is_short = "quota" in causes.values()
+    assert ("A request there can only wait or fail." in shown) == is_short
     assert not workspace.made("queuedResources/")
+
+
+def test_pulumi_up_names_the_command_that_reads_the_quota(workspace):
+    world(workspace, preemptible=0, standard=0, without_quota="waits")
+    workspace.configure(STACK, **{"tpu.waitPerZone": "3s"})
+    shown = workspace.up(STACK, expect=FAILURE).text
+    for zone in (A, B):
+        assert f"{zone} flex-start  unknown: WAITING_FOR_RESOURCES for 3s: " in shown, shown
+    assert f"To see the quota, run `gemma doctor {STACK}`." in shown

@@ -19,14 +19,13 @@ from gcp_tpu_provider.errors import (
 )
 from gcp_tpu_provider.forms import Form
 from gcp_tpu_provider.operation import PollTimer, ResourceOperation
-from gcp_tpu_provider.refusals import QuotaEvidence, Refusal, has_expired, kind, meanings
+from gcp_tpu_provider.refusals import Refusal, kind, meanings
 from gcp_tpu_provider.resource_record import UNOBSERVED, ResourceRecord
 from gcp_tpu_provider.tpu_api import (
     ACCEPTED_OR_LATER,
     ACTIVE,
     DEAD,
     DELETING,
-    IN_QUEUE,
     TRIED_WITHOUT_FORCE,
     LongRunningOperation,
     OwnCapacity,
@@ -55,18 +54,11 @@ class Refused:
     zone: str
     answer: str
     model: str
-    quota: QuotaEvidence | None = None
-    """The quota of a request that waited or expired, unread if it was granted; None for one that Google answered."""
 
     @property
     def kind(self) -> str:
-        """Why the zone did not grant it."""
-        return kind(self.answer, self.quota)
-
-    @property
-    def said(self) -> str:
-        """Google's answer, and the quota that was read."""
-        return f"{self.answer} {self.quota.evidence}".rstrip() if self.quota else self.answer
+        """Why the zone did not grant it: unknown for a request that waited, because Google names no cause."""
+        return kind(self.answer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +89,7 @@ async def acquire(
         if isinstance(result, QueuedResourceInfo):
             return result
         refusals.append(result)
-        await operation.report_progress(f"{_place(operation.desired, result)}: not granted: {result.said}")
+        await operation.report_progress(f"{_place(operation.desired, result)}: not granted: {result.answer}")
     raise TpuProviderError(_table(operation.desired, refusals))
 
 
@@ -143,7 +135,7 @@ def _table(desired: DesiredState, refusals: Sequence[Refused]) -> str:
     places = [_place(desired, item) for item in refusals]
     width = max(map(len, places), default=0)
     kinds = {item.kind for item in refusals}
-    lines = [f"  {place:<{width}}  {item.kind}: {item.said}" for place, item in zip(places, refusals, strict=True)]
+    lines = [f"  {place:<{width}}  {item.kind}: {item.answer}" for place, item in zip(places, refusals, strict=True)]
     lines += [f"{why}: {Refusal(meaning=why).advice(project=desired.project)}." for why in meanings() if why in kinds]
     models = ", then ".join(form.model for form in desired.forms)
     headline = f"No zone granted {desired.inputs['acceleratorType']} ({models}). All capacity requests were deleted."
@@ -274,8 +266,7 @@ async def _request_or_adopt(operation: ResourceOperation, form: Form, zone: str)
         return Refused(zone, str(error), form.model)
     if existing is not None and await _adopt(operation, form, existing):
         return RequestSent(None)
-    without_quota = await operation.api.quota_refusal(operation.desired.request_inputs(form), zone)
-    return Refused(zone, without_quota, form.model) if without_quota else await _request(operation, form, zone)
+    return await _request(operation, form, zone)
 
 
 async def _request(operation: ResourceOperation, form: Form, zone: str) -> RequestSent | Refused:
@@ -412,22 +403,15 @@ async def await_capacity(
                 refusal = f"{text.rstrip('.')}."
         if refusal:
             await remove(operation)
-            quota = await _quota(operation, form, record) if has_expired(refusal) else None
-            return Refused(record.zone, refusal, form.model, quota)
+            return Refused(record.zone, refusal, form.model)
         if _wait_is_over(record.state, limit_s, timer):
             state = record.state
             refusal = f"{state} for {readable(timer.seconds())}: {over}."
             if await remove(operation, keep_capacity=state != "PROVISIONING"):
-                quota = await _quota(operation, form, record) if state in IN_QUEUE else QuotaEvidence(None, "")
-                return Refused(record.zone, refusal, form.model, quota)
+                return Refused(record.zone, refusal, form.model)
         waited = f"{readable(timer.seconds())}/{readable(limit_s)}"
         await operation.report_progress(f"{waited} {record.zone} {_short(record.state)}{_position(operation, form)}")
         await timer.pause()
-
-
-async def _quota(operation: ResourceOperation, form: Form, record: ResourceRecord) -> QuotaEvidence:
-    """Return what Google says about the quota of a request that waited in its queue."""
-    return await operation.api.quota_after_wait(operation.desired.request_inputs(form), record.zone, record.name)
 
 
 def _limit(operation: ResourceOperation, form: Form) -> tuple[float, str]:

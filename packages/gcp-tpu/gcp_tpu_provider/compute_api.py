@@ -11,14 +11,11 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, ClassVar, Final, cast
 
-from gcp_tpu_provider.compute_quota import ComputeQuotas
 from gcp_tpu_provider.compute_request import INSTANCE_STATES, REQUEST_KEY, access_config
 from gcp_tpu_provider.errors import CannotWaitError, ConflictError, GoogleError, ProjectError, TpuProviderError
 from gcp_tpu_provider.json_parts import object_of, objects_of, text_of
 from gcp_tpu_provider.machines import MACHINE_TYPES
-from gcp_tpu_provider.refusals import QuotaEvidence
 from gcp_tpu_provider.resource_record import owner_labels
-from gcp_tpu_provider.service_quotas import ServiceQuotas
 from gcp_tpu_provider.tpu_api import (
     ABORTED,
     GuestReport,
@@ -67,7 +64,6 @@ class ComputeApi:
     lost: ClassVar[str] = "Google preempted it, its run duration expired, or another user deleted it."
 
     transport: TpuTransport
-    _quotas: ComputeQuotas | None = None
     _seen: dict[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
     """Instances as last read. Their fingerprints reject a change after another client's."""
 
@@ -78,16 +74,6 @@ class ComputeApi:
         return tuple(
             name.removeprefix("zones/") for scope in scopes for name, found in scope.items() if found.get("instances")
         )
-
-    async def quota_refusal(self, inputs: Mapping[str, Any], zone: str) -> str:
-        """Return why no instance can be created in a zone. A flex-start request without quota stays PENDING without an error."""
-        if self._quotas is None:
-            self._quotas = ComputeQuotas(ServiceQuotas(self.transport))
-        return await self._quotas.refusal(inputs, zone)
-
-    async def quota_after_wait(self, inputs: Mapping[str, Any], zone: str, name: str) -> QuotaEvidence:  # noqa: ARG002 - the seam's
-        """Return whether the quota allows a request that waited. A limit that was read before the wait may have changed."""
-        return await ComputeQuotas(ServiceQuotas(self.transport)).after_wait(inputs, zone)
 
     async def create_queued_resource(self, name: str, body: Mapping[str, Any], request_id: str) -> LongRunningOperation:
         """Request an instance with this full name. Repeating a request id has no further effect."""

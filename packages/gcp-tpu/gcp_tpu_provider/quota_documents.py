@@ -1,6 +1,6 @@
 """What Google's documents say about a quota: its limits in a place, and the chips that requests and nodes take from it.
 
-The commands of the project read the same documents with these functions.
+The provider reads no quota. The commands of the project do, with these functions.
 """
 
 import math

@@ -39,19 +39,7 @@ DENIED: Final = frozenset({PERMISSION, ACT_AS, "access denied"})
 _EXPIRED: Final = "expired"
 """A request whose time ended at Google, which names no cause."""
 _TEMPORARY: Final = frozenset({API_OFF, ACT_AS, "calls per minute"})
-UNREAD_QUOTA: Final = "Its quota is unknown: "
-"""Start of the sentence about a quota that could not be read."""
 _REGION: Final = re.compile(r"quota .* in region (?P<region>[a-z0-9-]+)", re.IGNORECASE | re.DOTALL)
-
-
-@dataclass(frozen=True, slots=True)
-class QuotaEvidence:
-    """What was read about the quota of a request that waited without an answer."""
-
-    enough: bool | None
-    """Whether the quota allows the request beside all others; None if unknown."""
-    evidence: str
-    """What was read, as a sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,17 +108,10 @@ def said(words: str, reason: str = "", **names: str) -> str:
     return f"{words.rstrip('.')}. {advice(words, reason, **names)}".rstrip()
 
 
-def kind(answer: str, quota: QuotaEvidence | None = None) -> str:
-    """Return why a zone did not grant capacity: a meaning of the table.
-
-    Google's words decide. A request that waited, or expired, has none, so the quota decides: a wait is for stock only if the quota is enough.
-    """
+def kind(answer: str) -> str:
+    """Return why a zone did not grant capacity: a meaning of the table. For a request that expired, Google names no cause."""
     meaning = read(answer).meaning
-    if meaning not in {UNKNOWN_WORDS, _EXPIRED} or (meaning == UNKNOWN_WORDS and quota is None):
-        return meaning
-    if quota is None or quota.enough is None:
-        return UNKNOWN
-    return STOCK if quota.enough else QUOTA
+    return UNKNOWN if meaning == _EXPIRED else meaning
 
 
 def has_expired(answer: str) -> bool:

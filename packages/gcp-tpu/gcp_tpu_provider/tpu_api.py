@@ -10,11 +10,8 @@ from http import HTTPStatus
 from typing import Any, ClassVar
 
 from gcp_tpu_provider import durations
-from gcp_tpu_provider.chip_quota import ChipQuotas
 from gcp_tpu_provider.errors import CannotWaitError, GoogleError
 from gcp_tpu_provider.json_parts import object_of, objects_of, text_of
-from gcp_tpu_provider.refusals import QuotaEvidence
-from gcp_tpu_provider.service_quotas import ServiceQuotas
 from gcp_tpu_provider.transport import TpuTransport, find, pages
 
 ACTIVE = "ACTIVE"
@@ -26,8 +23,6 @@ DEAD = frozenset({"FAILED", "SUSPENDING", "SUSPENDED"})
 GONE = DEAD | {DELETING}
 """The same, and while it is deleted."""
 ACCEPTED_OR_LATER = frozenset({"ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING", ACTIVE})
-IN_QUEUE = frozenset({"ACCEPTED", "WAITING_FOR_RESOURCES"})
-"""Google has said neither yes nor no, and gives no reason."""
 TRIED_WITHOUT_FORCE = frozenset({"ACCEPTED", "WAITING_FOR_RESOURCES", "SUSPENDED", "FAILED"})
 """States in which the first deletion has no `force`, so it cannot delete capacity that was just granted.
 
@@ -232,15 +227,6 @@ class TpuApi:
         found = await pages(self.transport, f"v2alpha1/projects/{project}/locations")
         zones = [text_of(item, "locationId") for page in found for item in objects_of(page, "locations")]
         return tuple(filter(None, zones))
-
-    async def quota_refusal(self, inputs: Mapping[str, Any], zone: str) -> str:  # noqa: ARG002 - the seam's
-        """Return an empty string, because Cloud TPU itself rejects a request without quota."""
-        return ""
-
-    async def quota_after_wait(self, inputs: Mapping[str, Any], zone: str, name: str) -> QuotaEvidence:
-        """Return whether the quota allows a request that waited, beside all others. Cloud TPU does not say why a request waits."""
-        quotas = ChipQuotas(self.transport, ServiceQuotas(self.transport))
-        return await quotas.after_wait(inputs, zone, name)
 
     async def create_queued_resource(self, name: str, body: Mapping[str, Any], request_id: str) -> LongRunningOperation:
         """Request a queued resource with this full name. Repeating a request id has no further effect."""

@@ -71,16 +71,12 @@ OVERRIDE = "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU"
 COMPUTE_OVERRIDE = "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE"
 """gcloud's variable for Compute Engine. Its value ends with the version, compute/v1/."""
 COMPUTE_PATH = "compute/"
-"""Path prefix of Compute Engine."""
-USAGE_OVERRIDE = "CLOUDSDK_API_ENDPOINT_OVERRIDES_SERVICEUSAGE"
-USAGE_PATH = "v1beta1/"
-"""Path prefix of Service Usage. All other paths belong to the Cloud TPU API."""
+"""Path prefix of Compute Engine. All other paths belong to the Cloud TPU API."""
 OVERRIDE_ANSWER_S = 3.0
 
 
 _ENDPOINTS = (
     (COMPUTE_PATH, COMPUTE_OVERRIDE, "https://compute.googleapis.com"),
-    (USAGE_PATH, USAGE_OVERRIDE, "https://serviceusage.googleapis.com"),
     ("", OVERRIDE, "https://tpu.googleapis.com"),
 )
 """Path prefix, variable and Google's endpoint of each API."""

@@ -11,7 +11,7 @@ from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.resource_types import CAPACITY_TYPE
 from gemma_serving.engine.state import StackState
 from gemma_serving.scripts.doctor import capacity, checkup, project
-from gemma_serving.scripts.doctor.blocking import blocking_checks, require_secrets
+from gemma_serving.scripts.doctor.blocking import blocking_checks, require_ready, require_secrets
 from gemma_serving.scripts.stack.settings import stack_settings
 from gemma_serving.stacks.hooks.run_recorder import RunRecorder
 from localcloud.world.scenario import Images, Run
@@ -46,7 +46,7 @@ EXCEEDED = used(Present("Stack tpu-v6e4 exceeds maxAge 10 min (age 40 min)"))
 
 
 class Row(NamedTuple):
-    """What stops a stack after the steps. `state`: `new` (no state), `known` (without a server), or the image that its server has."""
+    """What stops a stack after the steps. `state`: `new` (no state), `known` (without a server), `ended`, or the image that its server has."""
 
     stack: str
     steps: list
@@ -58,6 +58,7 @@ class Row(NamedTuple):
 ROWS = {
     "a ready project": Row(TPU, [], "new", []),
     "no chips for a server that exists": Row(TPU, [rows.chips(0)], "other", []),
+    "no chips for a server that has ended": Row(TPU, [rows.chips(0)], "ended", CHIPS),
     "chips in one zone": Row(TPU, [rows.chips(4, "us-east5-a")], "new", []),
     "one form of capacity in each zone": Row(TPU, [rows.forms("flex-start, spot, standard"), rows.without_standard_quota], "new", []),
     "chips for less than a machine": Row(TPU, [rows.chips(3)], "new", CHIPS),
@@ -83,7 +84,9 @@ def blocked(stack, state):
     resources = () if state in {"new", "known"} else (server,)
     status = "missing" if state == "new" else "read"
     lines = blocking_checks(
-        stack_settings(stack, project=PROJECT), StackState(stack=stack, status=status, resources=resources)
+        stack_settings(stack, project=PROJECT),
+        StackState(stack=stack, status=status, resources=resources),
+        has_ended=state == "ended",
     )
     needed = [line for line in lines if line.blocks]
     return [line.check for line in needed if line.is_absent], [line.check for line in needed if line.is_unknown]
@@ -95,6 +98,16 @@ def test_each_obstacle_stops_up_only_if_it_is_certain_and_in_the_way(world, name
     for step in row.steps:
         step(world)
     assert blocked(row.stack, row.state) == (row.failed, row.unknown)
+
+
+@pytest.mark.parametrize("state", ["new", "ended", "other"])
+def test_a_zone_with_too_little_quota_for_a_request_is_named_and_does_not_block(world, state):
+    rows.chips(4, ZONES[0])(world)
+    server = () if state == "new" else ({"type": CAPACITY_TYPE, "inputs": {}},)
+    found = StackState(stack=TPU, status="missing" if state == "new" else "read", resources=server)
+    lines = require_ready(stack_settings(TPU, project=PROJECT), found, has_ended=state == "ended")
+    assert [line.check for line in lines] == ([] if state == "other" else CHIPS[1:])
+    assert all(line.detail == f"0 chips, 4 needed, but {ZONES[0]} has enough" for line in lines)
 
 
 def test_a_disabled_secret_version_stops_a_restart_and_nothing_else_does(world):

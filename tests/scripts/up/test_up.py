@@ -10,7 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from gemma_serving.cloud import zone_answers
+from gemma_serving.cloud.caller import USER, GoogleCaller
 from gemma_serving.cloud.kinds import NETWORK, NODE
+from gemma_serving.cloud.quotas import instance_quotas
+from gemma_serving.cloud.shortage import QuotaRead
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.fields import from_json, to_json
@@ -155,8 +159,8 @@ class Engine:
             raise self.result
         return self.result
 
-    def _blocking(self, _settings, state):
-        self.asked = state
+    def _blocking(self, _settings, state, *, has_ended):
+        self.asked, self.has_ended = state, has_ended
         return self.blocked
 
     def _facts(self, _api, _found, *, stack, costs):
@@ -596,6 +600,19 @@ def test_an_unknown_answer_is_said_and_does_not_block(engine, ended):
     assert len(engine.updates) == 1
 
 
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_a_quota_that_is_too_low_for_a_request_is_said_before_the_question(engine, ended, has_ended):
+    short = missing("0 chips, 1 needed, but us-east5-b has enough", check="quota of chips in us-east5-a", blocks=False)
+    engine.blocked, engine.facts = [replace(short, is_short=True)], replace(FACTS, has_ended=has_ended)
+    engine.state = StackState(stack=STACK, status="read", resources=(CAPACITY_ITEM,))
+    said = ended(ExitCode.DONE).err
+    assert (
+        "up: quota of chips in us-east5-a: 0 chips, 1 needed, but us-east5-b has enough. A request there can only wait or fail.\n"
+        in said
+    )
+    assert engine.has_ended == has_ended
+
+
 CAPACITY_ITEM = {
     "urn": f"urn:pulumi:s::gemma-serving::{CAPACITY_TYPE}::capacity",
     "type": CAPACITY_TYPE,
@@ -709,6 +726,27 @@ class TestAnErrorWithLines:
             assert "\n  us-east5-b  stock: FAILED" in err
         else:
             assert "up: " + "\n".join(NOT_GRANTED) + "\n" in err
+
+    @pytest.mark.parametrize("login", ["valid", "ended"])
+    def test_has_the_cause_of_a_wait_if_the_quota_can_be_read(self, engine, monkeypatch, ended, login):
+        waited = "WAITING_FOR_RESOURCES for 30m: the wait for this zone timed out."
+        engine.errors = [f"{NOT_GRANTED[0]}\n  us-east5-a  unknown: {waited}\nunknown: compare."]
+        (quota,) = instance_quotas("v6e-1", "standard")
+        read = QuotaRead(quota=quota, place="us-east5-a", limit=0, used=0, needed=1)
+
+        def connect(project):
+            if login == "ended":
+                raise CommandRefusedError("Run `gcloud auth application-default login`.")
+            return GoogleCaller(project=project, google=None, member=USER)
+
+        monkeypatch.setattr(up, "caller_of", connect)
+        monkeypatch.setattr(zone_answers, "read_quotas", lambda *_, **__: [[read]])
+        err = ended(ExitCode.FAILED, "--yes").err
+        cause = "quota" if login == "valid" else "unknown"
+        assert f"  us-east5-a  {cause}: {waited}" in err
+        assert f"\n{cause}: {'request an increase' if login == 'valid' else 'compare.'}" in err
+        _, zone = own_runs.remembered_refusal(STACK)
+        assert zone.startswith(f"us-east5-a {cause}: {waited}")
 
     def test_has_no_token_and_no_escape(self, engine, ended):
         engine.errors = [f"Google says:\n  the token hf_canaryCanaryCANARY0123456789 \x1b[2J of {engine.errors[0]}"]

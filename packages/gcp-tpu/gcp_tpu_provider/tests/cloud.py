@@ -8,13 +8,11 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from urllib.parse import unquote
 
 from gcp_tpu_provider.errors import GoogleError, NoAnswerError
 from gcp_tpu_provider.tests.google_bodies import google_answer, google_request
 
 LOCATIONS = re.compile(r"v2alpha1/projects/[^/]+/locations")
-LISTS = re.compile(rf"{LOCATIONS.pattern}(/[^/]+/(queuedResources|nodes))?")
 NAME = re.compile(
     r"v2alpha1/(projects/[^/]+/locations/([^/]+))/(queuedResources|nodes|operations)(?:/([^:/]+))?(?::(\w+))?"
 )
@@ -93,8 +91,6 @@ class FakeTpu:
     created: int = 0
     requests: list[dict[str, str]] = field(default_factory=list)
     """Zone and provisioning model of each accepted request."""
-    limits: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Metric, such as `tpu.googleapis.com/tpu-v6e` -> what Service Usage returns. The caller may not read another."""
 
     def now(self) -> datetime:
         return self.clock
@@ -126,8 +122,6 @@ class FakeTpu:
             raise NoAnswerError(what, "timeout", sent=True)
         if fault == "503":
             raise GoogleError(503, "UNAVAILABLE", "try later")
-        if "/consumerQuotaMetrics/" in path:
-            return self.quota(unquote(path.rpartition("/")[2]))
         if path.endswith("/aggregated/instances"):
             return {"items": {}}  # no instance in any zone of Compute Engine
         google_request(method, f"tpu/{path}", body or {})
@@ -142,8 +136,8 @@ class FakeTpu:
     # --- the API ---
 
     def handle(self, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> dict[str, Any]:
-        if LISTS.fullmatch(path) and method == "GET":
-            return self.page(query) if LOCATIONS.fullmatch(path) else self.listed(path.removeprefix("v2alpha1/"))
+        if LOCATIONS.fullmatch(path) and method == "GET":
+            return self.page(query)
         match = NAME.fullmatch(path)
         assert match, path
         parent, zone, kind, identifier, verb = match.groups()
@@ -166,18 +160,6 @@ class FakeTpu:
         if found is None:
             raise GoogleError(404, "NOT_FOUND", f"{name} was not found.")
         return self.delete(found, query) if method == "DELETE" else self.look(found)
-
-    def quota(self, metric: str) -> dict[str, Any]:
-        if metric not in self.limits:
-            raise GoogleError(403, "PERMISSION_DENIED", "the caller may not read quotas")
-        return self.limits[metric]
-
-    def listed(self, folder: str) -> dict[str, Any]:
-        """Return all queued resources or nodes of a zone, in their current states."""
-        if folder.endswith("/nodes"):
-            return {"nodes": [node for name, node in self.nodes.items() if name.startswith(f"{folder}/")]}
-        found = [item for name, item in self.queued.items() if name.startswith(f"{folder}/")]
-        return {"queuedResources": [{**item.body, "name": item.name, "state": {"state": item.state}} for item in found]}
 
     def page(self, query: dict[str, str]) -> dict[str, Any]:
         """Return one zone a page: lists of Google's have pages."""
