@@ -138,9 +138,7 @@ def _solve_table() -> str:
     """Return the cheapest of each family, and the best by each criterion, for the question of docs/planning.md."""
     limits = ServiceLimits(max_ttft_s=1, max_tpot_s=0.05, max_usd_per_hour=6)
     answer = solve(_EXAMPLE, limits, checkpoints=checkpoints_of(None), places=rentable_accelerators(()))
-    rows = [
-        (*solution_cells(one, limits).values(), ", ".join(answer.marks(one)) or "-") for one in answer.best_per_model()
-    ]
+    rows = [(*solution_cells(one).values(), ", ".join(answer.marks(one)) or "-") for one in answer.best_per_model()]
     return table(" | ".join((*HEADINGS, "best")), rows)
 
 

@@ -86,7 +86,7 @@ class OptionParser(argparse.ArgumentParser):
     hint: Callable[[str, Iterable[str]], str] = staticmethod(nearest)
     """Suggests the word that was meant, as `nearest` does."""
     synonyms: Mapping[str, str] = types.MappingProxyType({})
-    """Options of other tools, with the one that does the same."""
+    """Options that do not exist, with the one that does the same, or with a sentence that starts with an option."""
     flags: Sequence[str] = ()
     """Options that it accepts, set by `add_options`."""
     subcommand_names: Sequence[str] = ()
@@ -118,8 +118,9 @@ class OptionParser(argparse.ArgumentParser):
         before = itertools.takewhile(lambda word: word != "--" and word not in self.subcommand_names, self._given)
         names = (word.partition("=")[0] for word in before if _OPTION_WORD.match(word))
         wrong = next((name for name in names if name not in {*self.flags, "-h", "--help"}), None)
-        other = self.synonyms.get(wrong or "")
-        found = f" Did you mean {other}?" if other in self.flags else self.hint(wrong or "", self.flags)
+        other = self.synonyms.get(wrong or "", "")
+        answer = other if " " in other else f"Did you mean {other}?"
+        found = f" {answer}" if other.partition(" ")[0] in self.flags else self.hint(wrong or "", self.flags)
         return f"{wrong} is not an option.{found}" if wrong else ""
 
     def _unknown_word(self, message: str) -> str:

@@ -34,6 +34,7 @@ __all__ = [
 StackName = Annotated[str, Option("Name of the stack.", metavar="STACK")]
 _SYNONYMS: Final[Mapping[str, str]] = {
     "--tail": "--lines", "-n": "--lines", "-f": "--follow", "-y": "--yes", "--users": "--workload", "--cost": "--costs",
+    "--conservative": "--max-ttft-s and --max-tpot-s limit typical times; set them lower.",
 }  # fmt: skip
 
 _PROJECT: Final = re.compile(r"([a-z][a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]")

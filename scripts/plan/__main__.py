@@ -54,7 +54,7 @@ _CONFLICTS: Final = (
 )
 """An option, and those that it cannot be combined with."""
 _NEEDS: Final = (
-    ("write max-ttft-s max-tpot-s region conservative rows", "--solve"),
+    ("write max-ttft-s max-tpot-s region rows", "--solve"),
     ("min-context min-concurrency max-usd-per-hour", "--compare or --solve"),
     ("solve", "--workload in=4000,out=500,users=32"),
     ("from-hub", "--model ORG/NAME or STACK"),

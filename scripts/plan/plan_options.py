@@ -113,7 +113,6 @@ class Solving:
     region: Annotated[
         tuple[str, ...], Rare("With --solve: only this region. Repeatable.", metavar="REGION", repeated=True)
     ] = ()
-    conservative: Annotated[bool, Rare("With --solve: apply the limits to the slow ends of the bands.")] = False
     rows: Annotated[int, Rare("With --solve: rows of the table.", metavar="N", least=1)] = 5
 
 

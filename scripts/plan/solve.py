@@ -72,7 +72,6 @@ def search(question: Question, comparison: ComparisonOptions, solving: Solving) 
         max_tpot_s=solving.max_tpot_s,
         max_usd_per_hour=comparison.max_usd_per_hour,
         min_context=comparison.min_context,
-        conservative=solving.conservative,
     )
     prices = prices_of(question)
     answer = solve(
@@ -97,7 +96,7 @@ def nothing_is_enough(answer: SolutionSet) -> str:
 def _show(found: SolvedQuestion, most: int) -> None:
     rows = [
         Row(
-            cells=solution_cells(one, found.limits),
+            cells=solution_cells(one),
             name=f"{one.served.words} on {one.subject.resolved.accelerator.name}",
             marks=found.answer.marks(one),
             image=one.image,
@@ -115,15 +114,15 @@ def _show(found: SolvedQuestion, most: int) -> None:
     )
 
 
-def solution_cells(one: Solution, limits: ServiceLimits) -> Mapping[str, str]:
+def solution_cells(one: Solution) -> Mapping[str, str]:
     """Return the cells of a row by heading, in the order of HEADINGS."""
     result = one.answer
     return {
         "model": " ".join((one.served.words, *one.warnings)),
         "on": f"{one.subject.resolved.accelerator.name}{'' if one.is_recorded else '?'}",
         "$/h": f"{one.usd_per_hour:.2f}{'*' if one.is_price_assumed else ''}",
-        "TTFT s": figure(limits.judged(result.ttft_s), ROUGH),
-        "TPOT ms": figure(limits.judged(result.tpot_s) * 1e3, ROUGH),
+        "TTFT s": figure(result.ttft_s.typical, ROUGH),
+        "TPOT ms": figure(result.tpot_s.typical * 1e3, ROUGH),
         "tok/s": figure(result.output_tok_per_s.typical, ROUGH),
         "$/M": figure(one.usd_per_million_tokens, ROUGH),
         "start": f"{one.subject.startup.ready_s / 60:.0f} min",
@@ -141,9 +140,7 @@ def _notes(found: SolvedQuestion, printed: Sequence[Solution]) -> Iterator[str]:
         f"Chosen by price among the deployments that meet the limits{context}; of equal ones, those that public logs show running precede "
         f"the others.{f' {quality}' if is_open else ''}"
     )
-    end = "typical values; --conservative compares the slow ends of their bands"
-    end = "the slow ends of their bands" if found.limits.conservative else end
-    yield f"TTFT and TPOT are {end}. `gemma plan NAME --costs` has the cost of a day."
+    yield "TTFT and TPOT are typical values. `gemma plan NAME --costs` has the cost of a day."
     run = format_duration(NO_TPU.max_run_duration_s or 0)
     yield f"Google deletes a TPU slice after {run}, and Cloud Run stops an idle instance."
     for name in sorted({name for one in printed for name in one.warnings}):
@@ -175,7 +172,6 @@ def _json(found: SolvedQuestion, *, written: str | None) -> dict[str, Any]:
             "max_usd_per_hour": limits.max_usd_per_hour,
             "min_context": limits.min_context,
         },
-        "judged_by": "high" if limits.conservative else "typical",
         "rows": [{**_row(one), "marks": list(answer.marks(one)), "shown": one in shown} for one in answer.solutions],
         "nearest_miss": None if answer.solutions else nothing_is_enough(answer),
         "written": written,

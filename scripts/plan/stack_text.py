@@ -151,8 +151,7 @@ def _head(file: StackFile) -> Iterator[str]:
     )
     words = ", ".join(form.format(value) for form, value in asked if value is not None)
     yield (
-        f"Planned: ${file.solution.usd_per_hour:.2f}/h; TTFT {limits.judged(answer.ttft_s):.2f} s and TPOT "
-        f"{limits.judged(answer.tpot_s) * 1e3:.1f} ms, {'at the slow end of their bands' if limits.conservative else 'typical'}"
+        f"Planned: ${file.solution.usd_per_hour:.2f}/h; TTFT {answer.ttft_s.typical:.2f} s and TPOT {answer.tpot_s.typical * 1e3:.1f} ms, typical"
         f"{f'. Limits: {words}' if words else ''}."
     )
     yield f"Omitted settings use the planner's recommendations. To show them, run gemma plan {file.name}."

@@ -266,6 +266,7 @@ def test_an_option_that_a_question_cannot_have_is_one_sentence(run, options: str
         ("--solve --workload in=10,out=10", "Add users=N or rate=N to --workload"),
         (f"{SEARCH} --stack l4-qat", "--solve and STACK cannot be combined"),
         (f"{SEARCH} --min-concurrency 3", "--solve and --min-concurrency cannot be combined"),
+        (f"{SEARCH} --conservative", "--max-ttft-s and --max-tpot-s limit typical times; set them lower."),
         (f"{SEARCH} --write Bad_Name", "Use up to 30 lower-case letters"),
         ("--stack l4-qat --max-ttft-s 1", "--max-ttft-s requires --solve"),
     ],

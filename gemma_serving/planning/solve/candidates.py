@@ -3,7 +3,6 @@
 import dataclasses
 from collections.abc import Iterator
 from functools import partial
-from itertools import product
 from typing import Any, Final, cast
 
 from msgspec import Struct
@@ -24,7 +23,6 @@ from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.machine.hardware import (
     ACCELERATORS,
     CLOUD_RUN_GIB_PER_VCPU,
-    CLOUD_RUN_MAX_CONCURRENCY,
     Accelerator,
     cloud_run_vcpu,
     find_accelerator,
@@ -32,7 +30,6 @@ from gemma_serving.planning.machine.hardware import (
     known_places,
 )
 from gemma_serving.planning.memory.adapters import adapter_options
-from gemma_serving.planning.memory.budget import comfortable_utilization
 from gemma_serving.planning.memory.resolve import filled_in
 from gemma_serving.planning.model.catalog import refuse_absent, spec_of, unknown_model
 from gemma_serving.planning.model.support import loading_image
@@ -44,7 +41,6 @@ from gemma_serving.planning.question.recommendation import (
     SMALL_DEVICE_MAX_NUM_SEQS,
     TEXT_ONLY,
     needs_text_alone,
-    replica_counts,
     roomy_length,
 )
 from gemma_serving.planning.question.resolved import Resolved
@@ -53,15 +49,13 @@ from gemma_serving.planning.settings.image import named_image
 from gemma_serving.planning.settings.vllm_args import VllmOptions
 from gemma_serving.planning.settings.workload import Workload
 from gemma_serving.planning.speed.prefill import request_tokens
-from gemma_serving.planning.units import align_to, ceil_div, next_power_of_two
+from gemma_serving.planning.units import align_to, next_power_of_two
 
 PROVISIONING: Final = "flex-start"
 """Provisioning model of slices, the default of a question: the cheapest that Google does not preempt."""
 _SEQUENCES_STEP: Final = 8
 _LENGTH_STEP: Final = 256
 """Largest block that vLLM on TPU chooses; a length that it divides fills its blocks."""
-_BOLD_UTILIZATION: Final = 0.95
-"""The upper end of the recipe's range (`planning.question.recommendation.UTILIZATION` is its middle)."""
 _USUAL_IMAGES: Final = 4
 """Images per request that the planner recommends."""
 _CENTS: Final = 6
@@ -224,43 +218,33 @@ def longest_request(workload: Workload, min_context: int | None) -> int:
 
 
 def settings_of(deployment: Deployment, need: int, users: int) -> Iterator[Deployment]:
-    """Yield the deployment with settings for requests of `need` tokens from `users` concurrent users, the planner's own first.
+    """Yield the deployment with settings for requests of `need` tokens from `users` concurrent users: at most three.
 
-    Longer requests than needed, bf16 KV cache and the default utilization precede settings that cost memory, then unmeasured replicas, then settings
-    that cost precision.
+    First the planner's own length of a request, or a longer one if `need` exceeds it. Then the shortest length, which needs the least memory.
+    Then an fp8 KV cache too, which costs precision. `users` is 0 if only a rate is known.
     """
     resolved = filled_in(deployment)
     limit = resolved.spec.max_positions
-    usual_length = min(MAX_MODEL_LEN, limit)
-    if resolved.is_tpu and deployment.workload is not None:
-        usual_length = min(usual_length, max(need, roomy_length(request_tokens(deployment.workload))))
-    wanted = {min(next_power_of_two(need), limit), min(align_to(need, _LENGTH_STEP), limit)}
-    lengths = sorted(wanted | ({usual_length} if usual_length >= need else set()), reverse=True)
-    utilizations = dict.fromkeys((None, _bold(resolved)))
-    memories = [(None, utilization, None) for utilization in utilizations]
-    memories += [(None, None, count) for count in replica_counts(resolved.spec, resolved.accelerator)]
-    memories += [("fp8", utilization, None) for utilization in utilizations]
-    for kv_cache_dtype, utilization, replicas in memories:
-        for sequences, length in product(_sequences(resolved.accelerator, ceil_div(users, replicas or 1)), lengths):
-            memory = {"gpu_memory_utilization": utilization, "kv_cache_dtype": kv_cache_dtype}
-            batch = {"max_model_len": length, "max_num_seqs": sequences, "data_parallel_size": replicas}
-            options: dict[str, Any] = {**batch, **memory}
-            yield replace_struct(deployment, vllm=dataclasses.replace(deployment.vllm, **options))
+    shortest = min(align_to(need, _LENGTH_STEP), limit)
+    length = max(_own_length(resolved), shortest) if need <= MAX_MODEL_LEN else min(next_power_of_two(need), limit)
+    sequences = _sequences(resolved.accelerator, users)
+    for tokens, kv_cache_dtype in dict.fromkeys(((length, None), (shortest, None), (shortest, "fp8"))):
+        options: dict[str, Any] = {"max_model_len": tokens, "max_num_seqs": sequences, "kv_cache_dtype": kv_cache_dtype}
+        yield replace_struct(deployment, vllm=dataclasses.replace(deployment.vllm, **options))
 
 
-def _bold(resolved: Resolved) -> float | None:
-    """Return the highest comfortable utilization, if the planner's own is lower."""
-    bold = min(comfortable_utilization(resolved), _BOLD_UTILIZATION)
-    return bold if bold > resolved.utilization else None
+def _own_length(resolved: Resolved) -> int:
+    """Return the length of a request that the planner proposes for the workload."""
+    workload, length = resolved.deployment.workload, min(MAX_MODEL_LEN, resolved.spec.max_positions)
+    return min(length, roomy_length(request_tokens(workload))) if resolved.is_tpu and workload else length
 
 
-def _sequences(accelerator: Accelerator, users: int) -> tuple[int | None, ...]:
-    """Return the concurrent requests to allow, the recommended number first. `users` is 0 if only a rate is known."""
+def _sequences(accelerator: Accelerator, users: int) -> int | None:
+    """Return the concurrent requests to allow; None for the recommended number. `users` is 0 if only a rate is known."""
     is_small = not accelerator.is_tpu and accelerator.usable_gib < SMALL_DEVICE_GIB
     usual = SMALL_DEVICE_MAX_NUM_SEQS if is_small else MAX_NUM_SEQS
-    if users:
-        return (None,) if users <= usual else (align_to(users, _SEQUENCES_STEP),)
-    return (None, *(more for more in (64, MAX_NUM_SEQS, CLOUD_RUN_MAX_CONCURRENCY) if more > usual))
+    needed = align_to(users, _SEQUENCES_STEP) if users else MAX_NUM_SEQS
+    return needed if needed > usual else None
 
 
 def deployment_of(served: Served, place: HostShape, workload: Workload, prices: PriceBook | None) -> Deployment:

@@ -1,6 +1,6 @@
 """Search for the cheapest deployments of this project that serve a workload within limits, or for the nearest miss.
 
-Each checkpoint on each accelerator is tried with settings from conservative to aggressive, on the cheapest host.
+Each checkpoint on each accelerator is tried with at most three settings (`settings_of`), on the cheapest host.
 A solution has no blocking finding, no warning of a risk, nor a memory limit so close that it may fail.
 A deployment with a warning about a choice (`Rule.is_choice`) ranks after all of those without one.
 """
@@ -29,7 +29,7 @@ from gemma_serving.planning.memory.resolve import filled_in
 from gemma_serving.planning.model.catalog import spec_of
 from gemma_serving.planning.question.recommendation import LEAST_CONTEXT
 from gemma_serving.planning.question.resolved import Resolved
-from gemma_serving.planning.question.types import Band, MemoryPlan, WorkloadPlan
+from gemma_serving.planning.question.types import MemoryPlan, WorkloadPlan
 from gemma_serving.planning.rules.findings import QUOTA_IDS, RULES, detected_findings
 from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.reading import require_consistent
@@ -57,19 +57,13 @@ Hosts = tuple[HostShape, ...]
 
 
 class ServiceLimits(Struct, frozen=True, kw_only=True):
-    """Limits of the search; None for limits that were not set."""
+    """Limits of the search; None for limits that were not set. Times are compared by their typical values."""
 
     max_ttft_s: float | None = None
     max_tpot_s: float | None = None
     max_usd_per_hour: float | None = None
     min_context: int | None = None
     """Minimum length of a request in tokens, by default LEAST_CONTEXT."""
-    conservative: bool = False
-    """True to compare times at the slow end of their bands instead of their typical values."""
-
-    def judged(self, band: Band) -> float:
-        """Return the value of a time that is compared with its limit."""
-        return band.high if self.conservative else band.typical
 
 
 class Solution(Struct, frozen=True, kw_only=True):
@@ -223,7 +217,7 @@ class _Search(Struct, frozen=True, kw_only=True):
     prices: PriceBook | None
 
     def best(self, served: Served, hosts: Hosts) -> Solution | Sequence[NearestMiss]:
-        """Return the most conservative settings that meet the limits on the cheapest host, otherwise each miss.
+        """Return the first settings that meet the limits on the cheapest host, otherwise each miss.
 
         An accelerator whose speed or start is unknown is a miss: it cannot be compared with a limit, nor ranked.
         """
@@ -303,10 +297,9 @@ class _Search(Struct, frozen=True, kw_only=True):
             ("TTFT", "--max-ttft-s", answer.ttft_s, limits.max_ttft_s),
             ("TPOT", "--max-tpot-s", answer.tpot_s, limits.max_tpot_s),
         ):
-            value = limits.judged(band)
+            value = band.typical
             if limit is not None and value > limit:
-                end = " (worst case)" if limits.conservative else ""
-                yield f"{name} {value:.3g} s{end} exceeds {option} {limit:g}", value / limit
+                yield f"{name} {value:.3g} s exceeds {option} {limit:g}", value / limit
         most = limits.max_usd_per_hour
         if most is not None and place.usd_per_hour >= most + _CENT:
             yield f"${place.usd_per_hour:.2f}/h exceeds --max-usd-per-hour {most:g}", place.usd_per_hour / most
