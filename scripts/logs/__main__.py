@@ -20,9 +20,9 @@ from gemma_serving.scripts.cli.command import Command, print_progress, print_tex
 from gemma_serving.scripts.cli.options import Option, StackName
 
 if TYPE_CHECKING:
+    from gemma_serving.cloud.server_logs import ServerLine
     from gemma_serving.contracts.stack_facts import StackFacts
     from gemma_serving.scripts.logs.place import ServerLog
-    from gemma_serving.scripts.logs.reading import PrintedLine
     from gemma_serving.stacks.hooks.failure_hints import Cause
 
 _KEPT: Final = 1000
@@ -100,12 +100,12 @@ def _logs(options: LogsOptions) -> ExitCode:
     return ExitCode.DONE
 
 
-def _show(options: LogsOptions, log: "ServerLog", found: "Sequence[PrintedLine]", cause: "Cause | None") -> None:
+def _show(options: LogsOptions, log: "ServerLog", found: "Sequence[ServerLine]", cause: "Cause | None") -> None:
     summary = _summary(options.stack, found) if options.summarize and found else None
     if options.as_json:
         known = None if cause is None else {"finding": cause.finding, "line": cause.line, "fix": cause.hint}
         place = {"stack": log.stack, "project": log.project, "target": log.target}
-        lines = [line.to_json() for line in found]
+        lines = [line_json(line) for line in found]
         print_text(json.dumps({"schema_version": 1, **place, "lines": lines, "cause": known, "summary": summary}))
     else:
         print_lines(options, found)
@@ -113,7 +113,7 @@ def _show(options: LogsOptions, log: "ServerLog", found: "Sequence[PrintedLine]"
         print_text(f"\nSummary by {summary['model']}, which read untrusted text:\n{summary['text']}")
 
 
-def _summary(stack: str, found: "Sequence[PrintedLine]") -> dict[str, object]:
+def _summary(stack: str, found: "Sequence[ServerLine]") -> dict[str, object]:
     from gemma_serving.contracts.plain_text import for_model
     from gemma_serving.scripts.logs.summary import summary_of
 
@@ -123,7 +123,7 @@ def _summary(stack: str, found: "Sequence[PrintedLine]") -> dict[str, object]:
 
 
 def _notes(
-    options: LogsOptions, found: "Sequence[PrintedLine]", cause: "Cause | None", facts: "StackFacts"
+    options: LogsOptions, found: "Sequence[ServerLine]", cause: "Cause | None", facts: "StackFacts"
 ) -> "Iterator[str]":
     """Yield what to know and to do after the lines."""
     from gemma_serving.scripts.logs.place import sentence
@@ -140,7 +140,7 @@ def _notes(
 
 
 def _follow(
-    options: LogsOptions, log: "ServerLog", found: "Sequence[PrintedLine]", more: "Iterator[PrintedLine | None]"
+    options: LogsOptions, log: "ServerLog", found: "Sequence[ServerLine]", more: "Iterator[ServerLine | None]"
 ) -> None:
     from gemma_serving.scripts.logs.place import sentence
     from gemma_serving.scripts.logs.reading import newest_cause
@@ -160,6 +160,12 @@ def _follow(
             fresh = False
 
 
+def line_json(line: "ServerLine") -> dict[str, str]:
+    """Return a line in JSON types, with the time as RFC 3339 in UTC."""
+    moment = line.moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return {"time": moment, "source": line.source, "where": line.where, "text": line.text}
+
+
 def print_heading(options: LogsOptions, log: "ServerLog") -> None:
     """Print stack, project and time zone on stderr."""
     if not options.as_json:
@@ -167,11 +173,11 @@ def print_heading(options: LogsOptions, log: "ServerLog") -> None:
         _say(f"stack {log.stack}, project {log.project}, times in {name}")
 
 
-def print_lines(options: LogsOptions, lines: "Sequence[PrintedLine]") -> None:
+def print_lines(options: LogsOptions, lines: "Sequence[ServerLine]") -> None:
     """Print lines on stdout, with --json one object each."""
     for line in lines:
         if options.as_json:
-            print_text(json.dumps(line.to_json()))
+            print_text(json.dumps(line_json(line)))
         else:
             moment = line.moment.astimezone(UTC if options.utc else None).strftime("%m-%d %H:%M:%S")
             print_text(f"{moment} {line.source:<6} {line.text}")

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from gemma_serving.cloud.server_logs import service_filter
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.machine_log import MACHINE_RESOURCE, machine_log_name
 from gemma_serving.contracts.naming import Names
@@ -15,7 +16,6 @@ from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.stack.facts import facts_of
 from gemma_serving.scripts.stack.serves import require_deployed
 from gemma_serving.scripts.stack.settings import stack_settings
-from gemma_serving.stacks.hooks.container_logs import RevisionLog
 
 if TYPE_CHECKING:
     from gemma_serving.stacks.hooks.failure_hints import Cause
@@ -37,8 +37,7 @@ class ServerLog:
         """Return the filter for the logs since a time."""
         names, moment = Names(project=self.project, stack=self.stack), since.isoformat()
         if self.target != "tpu":
-            place = {"project": self.project, "location": self.location}
-            return RevisionLog(**place, service=names.base, since=moment).filter
+            return service_filter(names.base, self.location, f'timestamp>="{moment}"')
         return (
             f'logName="{machine_log_name(self.project)}" AND resource.type="{MACHINE_RESOURCE}" AND '
             f'resource.labels.namespace="{names.account_id}" AND timestamp>="{moment}"'

@@ -2,26 +2,33 @@
 
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
 from itertools import islice
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from gemma_serving.cloud import google_api
 from gemma_serving.cloud.google_api import GoogleApi, GoogleListError
 from gemma_serving.cloud.secret_values import read_secret
+from gemma_serving.cloud.server_logs import (
+    Entry,
+    LogQuery,
+    Mask,
+    ServerLine,
+    entries,
+    lines_of,
+    moment_of,
+    why_unread,
+)
 from gemma_serving.contracts.answers import Present
 from gemma_serving.contracts.errors import ScriptError
-from gemma_serving.contracts.fields import as_mapping
 from gemma_serving.contracts.guest_attributes import FAILED
-from gemma_serving.contracts.machine_log import SOURCE_LABEL
 from gemma_serving.contracts.masking import LineMask, masked
 from gemma_serving.contracts.server_errors import server_error
 from gemma_serving.contracts.stack_facts import CloudFacts, StackFacts
 from gemma_serving.engine.state import StackState
 from gemma_serving.scripts.logs.place import ServerLog, known_cause, server_log
-from gemma_serving.stacks.hooks.container_logs import lines_of, why_unread
 
 if TYPE_CHECKING:
     from gemma_serving.stacks.hooks.failure_hints import Cause
@@ -38,50 +45,35 @@ SERVES: Final = "Application startup complete"
 PHASE_LINE: Final = re.compile(r"Document (?P<document>\S+): (?P<phase>[a-z ]+)\.(?: (?P<reason>.*))?", re.DOTALL)
 """Line of the agent about a phase (`vm_agent.publishing`)."""
 
-Mask = Callable[[str], str]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrintedLine:
-    """One line of the server, its agent or Cloud Run."""
-
-    moment: datetime
-    source: str
-    """`server`, `agent`, `stdout`, `stderr` or `system` (Cloud Run's own)."""
-    where: str
-    """Revision or node; empty if the entry does not name it."""
-    text: str
-    """The line with secrets redacted."""
-
-    def to_json(self) -> dict[str, str]:
-        """Return the line as `--json` prints it, with the time as RFC 3339 in UTC."""
-        moment = self.moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        return {"time": moment, "source": self.source, "where": self.where, "text": self.text}
-
-
-def newest_lines(api: GoogleApi, log: ServerLog, since: datetime, count: int, mask: Mask) -> Sequence[PrintedLine]:
+def newest_lines(api: GoogleApi, log: ServerLog, since: datetime, count: int, mask: Mask) -> Sequence[ServerLine]:
     """Return the newest `count` lines since a time, oldest first. Raises ScriptError."""
-    found: list[PrintedLine] = []
-    for entry in _entries(api, log, since, order="timestamp desc", limit=count):
-        found[:0] = _log_lines(entry, str)
+    query = LogQuery(project=log.project, filter=log.filter(since), page_size=min(_PAGE, count))
+    found: list[ServerLine] = []
+    for entry in _read(api, log, query):
+        found[:0] = lines_of(entry)
         if len(found) >= count:
             break
     # In order, because a mask can depend on the previous line.
-    return [replace(line, text=mask(line.text)) for line in found][-count:]
+    return [line.masked(mask) for line in found][-count:]
 
 
-def oldest_lines(api: GoogleApi, log: ServerLog, since: datetime) -> Sequence[PrintedLine]:
+def oldest_lines(api: GoogleApi, log: ServerLog, since: datetime) -> Sequence[ServerLine]:
     """Return the lines of the first _PAGE entries since a time, oldest first. Raises ScriptError."""
-    entries = islice(_entries(api, log, since, order="timestamp asc", limit=_PAGE), _PAGE)
-    return [line for entry in entries for line in _log_lines(entry, masked)]
+    first = islice(_read(api, log, _oldest_first(log, since)), _PAGE)
+    return [line.masked(masked) for entry in first for line in lines_of(entry)]
 
 
-def newest_cause(log: ServerLog, lines: Sequence[PrintedLine]) -> "Cause | None":
+def _oldest_first(log: ServerLog, since: datetime) -> LogQuery:
+    return LogQuery(project=log.project, filter=log.filter(since), order="timestamp asc", page_size=_PAGE)
+
+
+def newest_cause(log: ServerLog, lines: Sequence[ServerLine]) -> "Cause | None":
     """Return the cause in the logs of the newest revision or node that has one.
 
     A fixed failure must not hide the next start's, whose logs start later.
     """
-    places: dict[str, list[PrintedLine]] = {}
+    places: dict[str, list[ServerLine]] = {}
     for line in lines:
         places.setdefault(line.where, []).append(line)
     causes = (
@@ -120,7 +112,7 @@ def api_keys(log: ServerLog) -> tuple[str, ...]:
     return (read_secret(log.api_key_secret, project=log.project),) if log.api_key_secret else ()
 
 
-def _published_reason(lines: Sequence[PrintedLine]) -> str:
+def _published_reason(lines: Sequence[ServerLine]) -> str:
     """Return the reason of the newest phase in the agent's lines if it is `failed`, otherwise an empty string."""
     phases = (PHASE_LINE.fullmatch(line.text) for line in reversed(lines) if line.source == "agent")
     newest = next((phase for phase in phases if phase is not None), None)
@@ -137,7 +129,7 @@ def follow(
     *,
     say: Callable[[str], None],
     pause: Callable[[float], None] = time.sleep,
-) -> Iterator[PrintedLine | None]:
+) -> Iterator[ServerLine | None]:
     """Yield new lines since a time, each once, then None after each read.
 
     Reports and retries a failed read. Raises ScriptError if the first one fails.
@@ -146,11 +138,11 @@ def follow(
     start, first = since, True
     while True:
         try:
-            for entry in _entries(api, log, start, order="timestamp asc", limit=None):
+            for entry in _read(api, log, _oldest_first(log, start)):
                 key = (str(entry.get("timestamp")), str(entry.get("insertId")))
                 if key not in seen:
-                    seen[key] = _moment(entry)
-                    yield from _log_lines(entry, mask)
+                    seen[key] = moment_of(entry)
+                    yield from (line.masked(mask) for line in lines_of(entry))
         except ScriptError as error:
             if first:
                 raise
@@ -163,44 +155,11 @@ def follow(
         pause(PERIOD_S)
 
 
-def _entries(
-    api: GoogleApi, log: ServerLog, since: datetime, *, order: str, limit: int | None
-) -> Iterator[Mapping[str, object]]:
+def _read(api: GoogleApi, log: ServerLog, query: LogQuery) -> Iterator[Entry]:
     """Yield entries. Raises ScriptError with the fix if Google rejects the call."""
-    body: dict[str, object] = {
-        "resourceNames": [f"projects/{log.project}"],
-        "filter": log.filter(since),
-        "orderBy": order,
-        "pageSize": min(_PAGE, limit or _PAGE),
-    }
     try:
-        while True:
-            page = api.post("logging", "v2/entries:list", body)
-            yield from cast("Sequence[Mapping[str, object]]", page.get("entries") or ())
-            token = page.get("nextPageToken")
-            if not token:
-                return
-            body["pageToken"] = token
+        yield from entries(api, query)
     except GoogleListError as error:
         said = f"{str(error).rstrip('.')}."
         why = why_unread(log.project, status=error.status, reason=error.reason, said=said)
         raise ScriptError(f"Cannot read the logs of stack {log.stack}: {why}") from None
-
-
-def _log_lines(entry: Mapping[str, object], mask: Mask) -> Sequence[PrintedLine]:
-    """Return the lines of an entry: several for a traceback, none for a request log."""
-    source = as_mapping(entry.get("labels")).get(SOURCE_LABEL)
-    place = as_mapping(as_mapping(entry.get("resource")).get("labels"))
-    return [
-        PrintedLine(
-            moment=_moment(entry),
-            source=str(source or line.source),
-            where=str(place.get("revision_name") or place.get("node_id") or ""),
-            text=mask(line.text),
-        )
-        for line in lines_of(entry)
-    ]
-
-
-def _moment(entry: Mapping[str, object]) -> datetime:
-    return datetime.fromisoformat(str(entry.get("timestamp"))).astimezone(UTC)

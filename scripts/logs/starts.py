@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Final
 
 from gemma_serving.cloud.google_api import GoogleListError, connect
+from gemma_serving.cloud.server_logs import ServerLine
 from gemma_serving.contracts.answers import Unknown
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.guest_attributes import COMPILING, FAILED, RESTORING, RETRYING
@@ -14,7 +15,7 @@ from gemma_serving.contracts.log_phases import phase_in
 from gemma_serving.contracts.machine_log import AGENT_SOURCE
 from gemma_serving.contracts.stack_facts import StackFacts
 from gemma_serving.scripts.logs.place import ServerLog
-from gemma_serving.scripts.logs.reading import PHASE_LINE, SERVES, PrintedLine, oldest_lines
+from gemma_serving.scripts.logs.reading import PHASE_LINE, SERVES, oldest_lines
 
 _NO_DOCUMENT: Final = "(none)"
 """Document in the agent's first line after a boot."""
@@ -80,11 +81,11 @@ def first_start(facts: StackFacts) -> MeasuredStart | None:
     return _measured(start, [line for line in lines if line.where == where], began)
 
 
-def _published(line: PrintedLine) -> re.Match[str] | None:
+def _published(line: ServerLine) -> re.Match[str] | None:
     return PHASE_LINE.fullmatch(line.text) if line.source == AGENT_SOURCE else None
 
 
-def _measured(start: MeasuredStart, lines: Sequence[PrintedLine], began: datetime) -> MeasuredStart | None:
+def _measured(start: MeasuredStart, lines: Sequence[ServerLine], began: datetime) -> MeasuredStart | None:
     """Return the start with what its lines show, oldest first; None if it is not over."""
     phase, marks = "", {"image": began}
     for line in lines:

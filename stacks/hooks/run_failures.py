@@ -1,17 +1,21 @@
 """Report why a revision of the Cloud Run service did not start: its last lines in Cloud Logging, and the planner's hint.
 
-The hook never changes the outcome, and takes no longer than `stacks.hooks.container_logs.LIMIT_S`.
+The hook never changes the outcome, and takes no longer than `LIMIT_S`.
 """
 
+import asyncio
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from time import monotonic
 from typing import Any, Final
 
 import pulumi
 from pulumi.runtime import get_config_env, get_config_secret_keys_env
 
+from gemma_serving.cloud.clock import real_s
 from gemma_serving.cloud.google_calls import GoogleCallError
+from gemma_serving.cloud.server_logs import LogQuery, ServerLine, newest_page, service_filter, why_unread
 from gemma_serving.cloud.shortage import is_over_quota
 from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.contracts.masking import LineMask, masked
@@ -23,9 +27,17 @@ from gemma_serving.planning.settings.text import format_memory
 from gemma_serving.stacks.base import Context
 from gemma_serving.stacks.bound_hooks import bind_types
 from gemma_serving.stacks.google_project.propagation import NewGrants
-from gemma_serving.stacks.hooks.container_logs import RevisionLog, last_lines, why_unread
 from gemma_serving.stacks.hooks.failure_hints import FailedStart, cause_of
 
+LIMIT_S: Final = 15.0
+"""Maximum wait for the log. Entries become listable some seconds after they are written."""
+_PAUSE_S: Final = 2.0
+_LEAST_PATIENCE_S: Final = 1.0
+"""Minimum wait in real seconds, because a simulation's clock does not make this machine faster."""
+_NEWEST: Final = 300
+"""Entries to read. vLLM's tracebacks are long, and the cause is at their start."""
+_END: Final = re.compile(r"Container called exit|terminated on signal|probe failed \d+ time|mount operation failed")
+"""Cloud Run's final messages about an instance that did not start."""
 _SHOWN: Final = 20
 _LONGEST_LINE: Final = 400
 _LOG_LINK: Final = re.compile(r"revision_name%3D%22(?P<revision>[\w-]+)%22")
@@ -87,14 +99,15 @@ class FailureReport:
         """Return why a revision did not start: its cause with the line that shows it, or its last lines."""
         settings, run = self.start.settings, self.start.run
         region = run.region if run is not None else ""
-        log = RevisionLog(project=settings.project, location=region, service=self.service, revision=revision)
+        of_revision = service_filter(self.service, region, f'resource.labels.revision_name="{revision}"')
+        query = LogQuery(project=settings.project, filter=of_revision, page_size=_NEWEST)
         command = f"To read its log, run `gemma logs {self.start.stack}`."
         mask = LineMask(tuple(self.secrets))
         try:
-            lines = [replace(line, text=for_terminal(mask(line.text))) for line in await last_lines(log)]
+            lines = [line.masked(mask).masked(for_terminal) for line in await _last_lines(query)]
         except GoogleCallError as error:
             said = f"{masked(str(error), self.secrets).rstrip('.')}."
-            why = why_unread(log.project, status=error.status, reason=error.reason, said=said)
+            why = why_unread(query.project, status=error.status, reason=error.reason, said=said)
             return f"Revision {revision} did not start, and its log cannot be read: {why}"
         if not lines:
             return f"Revision {revision} did not start, and Cloud Logging has no log lines of it yet. {command}"
@@ -124,6 +137,29 @@ class FailureReport:
             f"To read the quotas and request more, run `gemma doctor {self.start.stack}`; or {zonal}lower cloudRun.maxInstances, "
             "cloudRun.cpu or cloudRun.memory."
         )
+
+
+async def _last_lines(query: LogQuery) -> Sequence[ServerLine]:
+    """Return the newest lines, oldest first. Waits up to LIMIT_S for Cloud Run's final message.
+
+    Raises GoogleCallError if the log cannot be read at all.
+    """
+    started_s = monotonic()
+    patience_s = max(real_s(LIMIT_S), _LEAST_PATIENCE_S)
+    found: Sequence[ServerLine] = ()
+    while True:
+        try:
+            newer = await newest_page(query, limit_s=started_s + LIMIT_S - monotonic())
+        except GoogleCallError:
+            if found:
+                return found
+            raise
+        complete = len(newer) == len(found) and any(_END.search(line.text) for line in newer)
+        found = newer
+        pause_s = real_s(_PAUSE_S)
+        if complete or monotonic() - started_s + pause_s >= patience_s:
+            return found
+        await asyncio.sleep(pause_s)
 
 
 def text_of_old_key(args: pulumi.ErrorHookArgs, project: str) -> str:

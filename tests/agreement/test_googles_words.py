@@ -21,6 +21,7 @@ from gemma_serving.cloud.clock import SPEED_VARIABLE
 from gemma_serving.cloud.google_api import answer_of
 from gemma_serving.cloud.google_session import GoogleListError
 from gemma_serving.cloud.secret_values import read_secret
+from gemma_serving.cloud.server_logs import why_unread
 from gemma_serving.cloud.shortage import shortage
 from gemma_serving.cloud.staging.bucket import storage_errors
 from gemma_serving.contracts.answers import Unknown
@@ -29,7 +30,6 @@ from gemma_serving.contracts.masking import masked
 from gemma_serving.engine.state import StackState
 from gemma_serving.scripts.doctor.diagnosis import Checkup
 from gemma_serving.stacks.google_project.propagation import NewGrants, _Waits
-from gemma_serving.stacks.hooks.container_logs import why_unread
 from gemma_serving.stacks.hooks.run_failures import FailureReport
 from tests.laws import examples
 from tests.stacks.failed_start import failed_start

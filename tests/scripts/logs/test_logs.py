@@ -114,7 +114,7 @@ class TestBothTargets:
         write(world, log, f"the token is {CANARY}", f"HF_TOKEN={CANARY}")
         found = newest_lines(world.api, log, since(), 100, masked)
         assert len(found) == 2
-        assert CANARY not in json.dumps([line.to_json() for line in found])
+        assert CANARY not in json.dumps([command.line_json(line) for line in found])
 
     def test_what_is_needed_to_read_is_said_in_one_sentence(self, world, log, monkeypatch):
         email = world.account("reader-of-logs", "theirs")

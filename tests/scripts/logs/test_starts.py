@@ -6,13 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from gemma_serving.cloud.server_logs import ServerLine
 from gemma_serving.contracts.answers import Absent, Present, Unknown
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.fields import from_json
 from gemma_serving.contracts.outputs import StackOutputs
 from gemma_serving.contracts.stack_facts import CloudFacts, StackFacts, StatedResource
 from gemma_serving.scripts.logs import reading, starts
-from gemma_serving.scripts.logs.reading import PrintedLine
 from tests.scripts.logs.test_logs import RUN, since, texts, world, write
 from tests.scripts.sample_outputs import sample_outputs
 
@@ -45,9 +45,7 @@ def start_of(monkeypatch, target, lines, facts=None):
     asked = []
     api = SimpleNamespace(get=lambda *path: asked.append(path) or {"createTime": BEGAN.isoformat()})
     found = [
-        PrintedLine(
-            moment=BEGAN + timedelta(seconds=at_s), source=source, text=text, where=(*where, SERVING[target])[0]
-        )
+        ServerLine(moment=BEGAN + timedelta(seconds=at_s), source=source, text=text, where=(*where, SERVING[target])[0])
         for at_s, source, text, *where in lines
     ]
     monkeypatch.setattr(starts, "connect", lambda _project: api)

@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 
 import pytest
 
+from gemma_serving.cloud.server_logs import ServerLine
 from gemma_serving.contracts.answers import Absent, Present
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.stack_facts import CloudFacts, StackFacts
-from gemma_serving.scripts.logs.reading import PrintedLine
 from gemma_serving.scripts.stack.settings import stack_settings
 from gemma_serving.scripts.up import start_phases as module
 from gemma_serving.scripts.up.start_phases import StartPhases
@@ -79,7 +79,7 @@ class Log:
         monkeypatch.setattr(module, "follow", self._follow)
 
     def add(self, text, where=NEW):
-        self.lines.append(PrintedLine(moment=datetime.now(UTC), source="stdout", where=where, text=text))
+        self.lines.append(ServerLine(moment=datetime.now(UTC), source="stdout", where=where, text=text))
 
     def _follow(self, *_, pause, **__):
         at = 0
