@@ -28,7 +28,7 @@ _RUN: Final = "import runpy, sys; sys.path.append(sys.argv.pop(1)); runpy.run_mo
 INSTALL_PULUMI: Final = "make setup" if CHECKOUT else "curl -fsSL https://get.pulumi.com | sh"
 """Command that installs the engine."""
 DISTRIBUTIONS: Final = ("gemma_serving", "gcp_tpu_provider", "loadtest_openai", "localcloud_google")
-"""Start of the wheels' file names. No index has these names yet, so each wheel is installed by its path."""
+"""Start of the wheels' file names, the local cloud's last. No index has these names yet, so each wheel is installed by its path."""
 FOLDER_VARIABLE: Final = "GEMMA_SERVING_FOLDER"
 """Variable with the project's folder, for a process that works in a copy of it."""
 PROGRAM_FILES: Final[Mapping[str, str]] = {
@@ -102,7 +102,7 @@ def _project_name() -> str:
 
 
 def own_wheels() -> Sequence[Path]:
-    """Return the wheels of this version, the product's first: next to the installed one, or in `dist` of a checkout.
+    """Return the wheels of this version, in the order of DISTRIBUTIONS: next to the installed one, or in `dist` of a checkout.
 
     Raises CommandRefusedError if one is missing, because an index may have another package with its name.
     """
@@ -131,7 +131,7 @@ def install_sentence(extra: str) -> str:
     if CHECKOUT:
         return "Run `make setup`."
     try:
-        product, *others = own_wheels()
+        product, *others, _local_cloud = own_wheels()
     except CommandRefusedError as error:
         return str(error)
     return f"Run `{shlex.join([sys.executable, '-m', 'pip', 'install', f'{product}[{extra}]', *map(str, others)])}`."

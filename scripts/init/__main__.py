@@ -9,12 +9,11 @@ r"""Write the settings file of a new stack; in an empty folder, its project too.
 
 Selects the cheapest deployment of the model that serves the workload: accelerator, locations, precision and vLLM options. Writes
 `Pulumi.NAME.yaml` with comments, and prints its plan and the next commands. With --like, the file is a copy. Without --model and --like, it asks.
-In a folder without a project it also writes Pulumi.yaml, a program of three lines, .gitignore, and the wheels of this version with a lock that
-names every package by its hash. Creates nothing in Google Cloud.
+In a folder without a project it also writes Pulumi.yaml, a program of three lines, .gitignore, and the wheels of this version with locks that
+name every package by its hash. Creates nothing in Google Cloud.
 """
 
 import hashlib
-import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -46,12 +45,14 @@ _OF_REPOSITORY: Final = (
 """Files of the repository's `.github` that a folder has, too."""
 _PROGRAMS: Final = ("scripts/preview/ci_plan.sh", "scripts/preview/ci_preview.sh", "scripts/teardown/ci_teardown.sh")
 """Programs of the workflows. A folder has them in `.github/scripts`."""
-_LOCKS: Final = ("requirements.txt", "packages/localcloud/requirements.txt")
-"""Locks of the extras that a folder has."""
-_LOCKED: Final = re.compile(r"^([\w.-]+)==(?:.+\\\n)+.+\n", re.MULTILINE)
-"""A package of a lock with its hashes."""
 _WHEELS: Final = "wheels"
 _LOCK: Final = f"{_WHEELS}/requirements.txt"
+_TRY_LOCK: Final = f"{_WHEELS}/requirements-try.txt"
+_LOCKS: Final[Mapping[str, str]] = {
+    _LOCK: "requirements.txt",
+    _TRY_LOCK: "packages/localcloud/requirements.txt",
+}
+"""Locks of a folder, with the lock of this repository that has the packages of others. The second is for the local cloud."""
 _IGNORED: Final = (".venv/", ".localcloud/", ".work/", "__pycache__/", "previews/", "results/", "gha-creds-*.json")
 _TEXTS: Final[Mapping[str, str]] = {
     **PROGRAM_FILES,
@@ -63,9 +64,15 @@ _TEXTS: Final[Mapping[str, str]] = {
 """Files of a project by name."""
 _NEW_ENVIRONMENT: Final = "python3 -m venv .venv"
 _INSTALL: Final = (
-    ".venv/bin/pip install --quiet --require-hashes -r requirements.txt  # 660 MB",  # measured: pip 23.2 with .pyc files, 95 packages
+    ".venv/bin/pip install --quiet --require-hashes -r requirements.txt  # 500 MB",  # measured: pip 23.2 with .pyc files, 80 packages
     'export PATH="$PWD/.venv/bin:$PATH"',
 )
+_TRY: Final = f"""
+Try it without an account (160 MB more):
+  .venv/bin/pip install --quiet --require-hashes -r {_TRY_LOCK}
+  localcloud shell --scenario prepared
+"""
+"""Measured as above: 15 packages."""
 
 
 def _init(options: InitOptions) -> ExitCode:
@@ -111,11 +118,13 @@ def _new_project(options: InitOptions, here: Path) -> ExitCode:
     text = ignored.read_text(encoding="utf-8") if ignored.is_file() else ""
     missing = [line for line in _IGNORED if line not in text.splitlines()]
     ignored.write_text("\n".join([*text.splitlines(), *missing, ""]), encoding="utf-8")
+    if not options.as_json:
+        print_text(_TRY, end="")
     return code
 
 
 def _upgraded() -> ExitCode:
-    """Replace the wheels and the lock of this folder. Raises CommandRefusedError for a folder without them."""
+    """Replace the wheels and the locks of this folder. Raises CommandRefusedError for a folder without them."""
     if not Path(_LOCK).is_file():
         raise CommandRefusedError(f"This folder has no {_LOCK}. Run `gemma init NAME` in a new folder.")
     packages = _packages()
@@ -124,20 +133,19 @@ def _upgraded() -> ExitCode:
             path.unlink()
     _write(packages)
     print_result(f"Wrote {', '.join(packages)}.")
-    print_text(f"\nNext:\n  {_INSTALL[0]}")
+    print_text(f"\nNext:\n  {_INSTALL[0]}\n{_TRY}", end="")
     return ExitCode.DONE
 
 
 def _packages() -> Mapping[str, bytes]:
-    """Return the wheels of this version, and the lock that names them by path and hash, and every other package by its hashes."""
+    """Return the wheels of this version, and the locks that name them by path and hash, and every other package by its hashes."""
     files = {f"{_WHEELS}/{path.name}": path.read_bytes() for path in own_wheels()}
-    product, *others = (
+    product, *others, local_cloud = (
         f"./{name} --hash=sha256:{hashlib.sha256(wheel).hexdigest()}\n" for name, wheel in files.items()
     )
-    lines = [product.replace(".whl ", ".whl[deploy,localcloud] "), *others]
-    texts = [(ROOT / name).read_text(encoding="utf-8") for name in _LOCKS]
-    locked = {entry[1]: entry[0] for text in texts for entry in _LOCKED.finditer(text)}
-    return {**files, _LOCK: "".join([*lines, *(locked[name] for name in sorted(locked))]).encode()}
+    named = {_LOCK: [product.replace(".whl ", ".whl[deploy] "), *others], _TRY_LOCK: [local_cloud]}
+    locks = {lock: "".join([*named[lock], (ROOT / name).read_text(encoding="utf-8")]) for lock, name in _LOCKS.items()}
+    return {**files, **{lock: text.encode() for lock, text in locks.items()}}
 
 
 def _workflows() -> Sequence[str]:

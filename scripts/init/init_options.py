@@ -74,6 +74,6 @@ class InitOptions:
         ),
     ] = False
     upgrade: Annotated[
-        bool, Option("Only write wheels/ again, with the wheels and the lock of the installed version.")
+        bool, Option("Only write wheels/ again, with the wheels and the locks of the installed version.")
     ] = False
     as_json: JsonSwitch = False

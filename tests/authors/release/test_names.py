@@ -28,7 +28,7 @@ EXEMPT = {"CHANGELOG.md", "docs/authors/releasing.md"}
 OURS = re.compile("|".join(installation.DISTRIBUTIONS))
 LOCKED = {
     name: version
-    for lock in init._LOCKS
+    for lock in init._LOCKS.values()
     for name, version in re.findall(r"^([\w.-]+)==([^\s;]+)", (ROOT / lock).read_text(), re.MULTILINE)
 }
 
@@ -129,7 +129,9 @@ def run(tmp_path, index, monkeypatch):
     hashes = {name: hashlib.sha256(wheel(name, LOCKED[name])).hexdigest() for name in needed & {*LOCKED}}
     lock = [f"{name}=={LOCKED[name]} \\\n    --hash=sha256:{digest}\n" for name, digest in hashes.items()]
     (tmp_path / "lock.txt").write_text("".join(lock))
-    monkeypatch.setattr(init, "_LOCKS", [tmp_path / "lock.txt"])  # with the hashes of this index
+    monkeypatch.setattr(
+        init, "_LOCKS", dict.fromkeys(init._LOCKS, tmp_path / "lock.txt")
+    )  # with the hashes of this index
     monkeypatch.chdir(tmp_path)
     (tmp_path / "requirements.txt").write_text(init._TEXTS["requirements.txt"])
     init._write(init._packages())

@@ -28,6 +28,8 @@ gemma bench chat --concurrency 1 --requests 2 --input-tokens 16 --output-tokens 
 """
 INSTALLED, TRIED, UPGRADED = re.findall(r"```sh\n(.*?)```", (ROOT / "docs" / "folder.md").read_text(), re.DOTALL)
 """The page's commands: the installation, a trial, and an upgrade."""
+LOCAL_CLOUD, SHELL, *TYPED = TRIED.splitlines()
+"""The trial's: the installation of the local cloud, its shell, and what is typed there."""
 
 
 class Folder:
@@ -83,6 +85,8 @@ def folder(tmp_path_factory):
     made = Folder(base)
     script = with_wheels(INSTALLED, base / version.the_version(ROOT)).replace("python3", sys.executable)
     assert "fits" in made.run("bash", "-ec", script, cwd=base)
+    assert not (made.path / ".venv" / "bin" / "localcloud").exists()
+    made.run("bash", "-ec", LOCAL_CLOUD)
     for name in ("components", "scripts", "stacks"):
         (made.path / name).mkdir()
         (made.path / name / "__init__.py").write_text("raise SystemExit('a module of the user')\n")
@@ -92,10 +96,10 @@ def folder(tmp_path_factory):
 
 def test_a_stack_lives_in_it_beside_the_users_own_packages_and_an_upgrade_replaces_nothing(folder):
     before = (folder.path / "Pulumi.chat.yaml").read_text()
-    assert set(TRIED.splitlines()[1:]) <= {line.removesuffix(" --yes") for line in [*DEPLOYED.splitlines(), DELETED]}
+    assert set(TYPED) <= {line.removesuffix(" --yes") for line in [*DEPLOYED.splitlines(), DELETED]}
     upgrade = with_wheels(UPGRADED, folder.base / NEXT).replace("gemma up chat", "gemma up chat --yes")
     script = f"set -eu\n{DEPLOYED}\necho UPGRADE\n{upgrade}\ngemma --version\n{DELETED}"
-    shown = folder.run("localcloud", "run", "--scenario", "prepared", "--", "sh", "-c", script)
+    shown = folder.run(*SHELL.replace("shell", "run").split(), "--", "sh", "-c", script)
     first, _, second = shown.partition("UPGRADE")
     assert "smoke passed" in first
     assert "chat deployed in" in first

@@ -64,7 +64,7 @@ def test_the_product_s_wheel_has_each_stack_page_and_workflow_that_the_product_r
         ["git", "ls-files", "Pulumi.*.yaml", "examples/stacks"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.split()
     pages = [name for name in PAGES.values() if name.startswith("docs/")]
-    read = [*listed, *pages, *init._LOCKS, *(f".github/{name}" for name in init._OF_REPOSITORY)]
+    read = [*listed, *pages, *init._LOCKS.values(), *(f".github/{name}" for name in init._OF_REPOSITORY)]
     assert [name for name in read if not {name, str(Path(name).parent)} & {*table}] == []
 
 

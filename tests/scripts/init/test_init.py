@@ -20,8 +20,17 @@ from tests.scripts.terminal import Terminal
 ROOT = Path(__file__).resolve().parents[3]
 PROMISED = ROOT / "tests" / "authors" / "promised.txt"
 WHEELS = [f"{name}-{VERSION}-py3-none-any.whl" for name in installation.DISTRIBUTIONS]
+LOCKS = {
+    "wheels/requirements.txt": ("requirements.txt", WHEELS[:3]),
+    "wheels/requirements-try.txt": ("packages/localcloud/requirements.txt", WHEELS[3:]),
+}
+"""Locks of a folder: the lock of this repository with its packages, and its wheels."""
+TRIAL = [
+    ".venv/bin/pip install --quiet --require-hashes -r wheels/requirements-try.txt",
+    "localcloud shell --scenario prepared",
+]
 FILES = {
-    *(".gitignore", "Pulumi.chat.yaml", "Pulumi.yaml", "__main__.py", "requirements.txt", "wheels/requirements.txt"),
+    *(".gitignore", "Pulumi.chat.yaml", "Pulumi.yaml", "__main__.py", "requirements.txt", *LOCKS),
     *(f"wheels/{name}" for name in WHEELS),
 }
 
@@ -75,24 +84,25 @@ def test_it_writes_a_project_with_this_version_and_says_what_comes_next(init, tm
     assert files_in(tmp_path) == FILES
     assert len((tmp_path / "__main__.py").read_text().splitlines()) == 3
     assert named_in(out) == FILES
-    lock = (tmp_path / "wheels/requirements.txt").read_text()
-    for name in WHEELS:
-        extras = "[deploy,localcloud]" if name.startswith("gemma_serving") else ""
-        assert f"./wheels/{name}{extras} --hash=sha256:{sha256(name.encode()).hexdigest()}\n" in lock
-    packages = {line.partition(" ")[0] for line in lock.splitlines() if not line.startswith((" ", "./"))}
-    locks = ("requirements.txt", "packages/localcloud/requirements.txt")
-    assert packages == {
-        name for path in locks for name in re.findall(r"^\S+==\S+", (ROOT / path).read_text(), re.MULTILINE)
-    }
+    for lock, (source, wheels) in LOCKS.items():
+        lines = (tmp_path / lock).read_text().splitlines()
+        extras = ["[deploy]" if name.startswith("gemma_serving") else "" for name in wheels]
+        assert [line for line in lines if line.startswith("./")] == [
+            f"./wheels/{name}{extra} --hash=sha256:{sha256(name.encode()).hexdigest()}"
+            for name, extra in zip(wheels, extras, strict=True)
+        ]
+        assert lines[len(wheels) :] == (ROOT / source).read_text().splitlines()
     project, ours = (yaml.safe_load((folder / "Pulumi.yaml").read_text()) for folder in (tmp_path, ROOT))
     assert project["name"] == ours["name"], "the namespace of the settings, and of the names in every state"
     assert from_file(tmp_path / "Pulumi.chat.yaml", project="my-project").cloud_run.gpu == "nvidia-l4"
-    next_ = out.partition("Next:\n")[2].splitlines()
-    assert [line.strip() for line in next_[:2]] == [
+    next_, _, trial = out.partition("Next:\n")[2].partition("\nTry it without an account (160 MB more):\n")
+    assert [line.strip() for line in next_.splitlines()[:2]] == [
         "python3 -m venv .venv",
-        ".venv/bin/pip install --quiet --require-hashes -r requirements.txt  # 660 MB",
+        ".venv/bin/pip install --quiet --require-hashes -r requirements.txt  # 500 MB",
     ]
-    assert next_[-1].strip() == "gemma chat chat"
+    assert next_.splitlines()[-1].strip() == "gemma chat chat"
+    assert [line.strip() for line in trial.splitlines()] == TRIAL
+    assert max(map(len, (*next_.splitlines(), *trial.splitlines()))) <= 80
 
 
 @pytest.mark.parametrize("path", shipped_files(ROOT), ids=lambda path: path.name)
@@ -178,8 +188,10 @@ def test_an_upgrade_writes_the_wheels_and_the_lock_again_and_nothing_else(init, 
     before = {name: (tmp_path / name).read_bytes() for name in files_in(tmp_path)}
     (tmp_path / "wheels" / "gemma_serving-0.0.1-py3-none-any.whl").write_text("old")
     (tmp_path / "wheels" / "mine-1-py3-none-any.whl").write_text("mine")
+    (tmp_path / "wheels" / "requirements-try.txt").unlink()  # a folder of a version before that lock
     (dist / WHEELS[0]).write_text("new")
     code, out, _ = init("--upgrade")
+    assert [line.strip() for line in out.partition("more):\n")[2].splitlines()] == TRIAL
     assert (code, named_in(out)) == (0, {name for name in FILES if name.startswith("wheels/")})
     after = {name: (tmp_path / name).read_bytes() for name in files_in(tmp_path)}
     changed = {name for name in {*before, *after} if before.get(name) != after.get(name)}
@@ -202,6 +214,14 @@ def test_the_workflows_name_only_what_the_folder_has(init, tmp_path):
             assert not re.search(r"\bmake\b|python -m (scripts|tools)|docs/\w+\.md", text), path.name
             assert "gemma_serving." not in text, f"{path.name} outlives the modules of its version"
             assert {*_gemma_words(text)} <= promised, path.name
+    triggers = {name: {*yaml.load(text, yaml.BaseLoader)["on"]} for name, text in workflows.items()}  # noqa: S506 - `on` is a text
+    assert [name for name, events in triggers.items() if "pull_request" in events] == ["preview"]
+    (step,) = [
+        step
+        for step in yaml.safe_load(workflows["set-up"])["jobs"]["set-up"]["steps"]
+        if "wheels/requirements-try.txt" in step.get("run", "")
+    ]
+    assert step["if"] == "github.event_name == 'pull_request'", "only this workflow runs the local cloud"
     assert all(
         (tmp_path / ".github" / "scripts").joinpath(name).stat().st_mode & 0o100
         for name in ("ci_plan.sh", "ci_preview.sh")
