@@ -3,7 +3,6 @@
 docs/authors/releasing.md has the steps of a release. Nothing is published by this command.
 """
 
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -43,7 +42,6 @@ class BuildOptions:
     """Options of `build`."""
 
     out: Annotated[Path, Option("New folder for the artefacts.", metavar="FOLDER")]
-    rehearse: Annotated[bool, Option("Also install and use them as a user does, on the local cloud.")] = False
 
 
 def _version(options: VersionOptions) -> ExitCode:
@@ -71,9 +69,7 @@ def _build(options: BuildOptions) -> ExitCode:
     artefacts = build.build(options.out)
     for artefact in artefacts:
         print(f"{artefact.stat().st_size:>10,} bytes  {artefact.name}")
-    print(f"{len(artefacts)} artefacts of version {version.the_version(ROOT)} in {options.out}.", flush=True)
-    if options.rehearse and subprocess.run([sys.executable, options.out / build.REHEARSAL], check=False).returncode:
-        return ExitCode.FAILED
+    print(f"{len(artefacts)} artefacts of version {version.the_version(ROOT)} in {options.out}.")
     return ExitCode.DONE
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from authors.release import plugins, rehearsal
+from authors.release import plugins
 from authors.release.archives import ROOT, source_date, write_archive
 from authors.release.version import SCHEMA, repository, the_version, with_addresses
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
@@ -24,7 +24,6 @@ DISTRIBUTIONS: Final = (ROOT, *(ROOT / "packages" / name for name in ("gcp-tpu",
 _PRODUCT: Final = ("LICENSE", "README.md", "gemma_serving", "pyproject.toml", "requirements")
 """Files and folders of the root that are the product's distribution."""
 BACKEND: Final = Path(__file__).with_name("backend.txt")
-REHEARSAL: Final = "rehearse.py"
 SUMS: Final = "SHA256SUMS"
 """In the format of `sha256sum --check`."""
 _LIMIT_S: Final = 600
@@ -60,7 +59,6 @@ def build(out: Path) -> Sequence[Path]:
     for folder in DISTRIBUTIONS:
         build_distribution(folder, out)
     shutil.copyfile(ROOT / SCHEMA, out / f"gcp-tpu-v{the_version(ROOT)}-schema.json")
-    shutil.copyfile(rehearsal.__file__, out / REHEARSAL)
     write_sums(out)
     return sorted(out.iterdir())
 

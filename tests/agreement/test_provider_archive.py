@@ -1,4 +1,4 @@
-"""The provider's archive starts without the repository. A user's installation of it is in the rehearsal of a release."""
+"""The provider's archive starts without the repository."""
 
 import os
 import signal
