@@ -93,10 +93,10 @@ def duration(seconds: float) -> str:
 
 
 def about(seconds: float, low_s: float, high_s: float) -> str:
-    """Return a planned time as sure as it is: about 12 min (9 to 15)."""
-    if seconds < 2 * 60:
-        return f"about {seconds:.0f} s ({low_s:.0f} to {high_s:.0f})"
-    return f"about {seconds / 60:.0f} min ({low_s / 60:.0f} to {high_s / 60:.0f})"
+    """Return a planned time as sure as it is, in two digits at most: about 71 min (48 to 120)."""
+    unit, size_s = ("s", 1) if seconds < 2 * 60 else ("min", 60)
+    typical, low, high = (f"{float(f'{round(one / size_s):.1e}'):.0f}" for one in (seconds, low_s, high_s))
+    return f"about {typical} {unit} ({low} to {high})"
 
 
 def age(seconds: float) -> str:
