@@ -148,7 +148,7 @@ def test_the_second_queued_resource_in_a_state_of_a_former_version_is_deleted_to
     )
     assert {f"{name}-b", name} <= {*stack.made("/queuedResources/")}
     if how == "gemma teardown":
-        assert teardown(stack)["clean"]
+        assert teardown(stack).json["clean"]
     else:
         stack.pulumi("destroy", "--yes", "--skip-preview", "--stack", STACK)
     assert_nothing_left(stack)

@@ -227,6 +227,7 @@ def test_a_gateway_of_the_earlier_commit_goes_and_the_machine_behind_it_stays(bo
         (
             "update",
             'metadata["gemma-serving-document"]',
+            'metadata["startup-script"]',
             f"{URN}TpuQueuedResource$gcp-tpu:index:QueuedResource::capacity",
         ),
         *(
