@@ -36,15 +36,21 @@ def work():
     with started(["./engine"]) as process:
         wait(lambda: process.poll() is not None)
 
-class Slow(subprocess.Popen):
+class Counted(subprocess.Popen):
+    def send_signal(self, signum):  # of two signals that are pending at once the engine hears one
+        with open("sent", "a") as sent:
+            print(signum, file=sent)
+        super().send_signal(signum)
+
+class Slow(Counted):
     def __init__(self, *words, **options):
         super().__init__(*words, **options)
         time.sleep(1)  # the program runs and the thread does not know it yet
 
+subprocess.Popen = Slow if sys.argv[1] == "slow thread" else Counted
 try:
     with interruptible():
         if sys.argv[1] != "main":
-            subprocess.Popen = Slow if sys.argv[1] == "slow thread" else subprocess.Popen
             thread = threading.Thread(target=work, daemon=True)
             thread.start()
             wait(lambda: not thread.is_alive())
@@ -102,6 +108,7 @@ def test_each_signal_reaches_the_engine_once_and_the_command_ends_after_it(tmp_p
             until(lambda count=number: len(command.heard()) >= count, "the engine hears the signal")
         assert command.end() == 130
     assert command.heard() == [*["interrupted"] * len(signals), "ended", "130"]
+    assert (tmp_path / "sent").read_text().split() == [str(int(signal.SIGINT))] * len(signals)
 
 
 def test_without_a_command_the_interrupt_is_passed_on_too():

@@ -61,11 +61,16 @@ def test_a_bucket_of_others_is_never_taken(make, monkeypatch, labels):
         require()
 
 
-def test_what_cannot_be_told_stops_nothing(monkeypatch):
+def test_a_failed_check_stops_nothing_and_is_in_the_log(monkeypatch):
+    noted = []
+    monkeypatch.setattr(pulumi.log, "debug", noted.append)
     monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: False)
     monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", "none")
     monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE", "http://127.0.0.1:9/")
     require()
+    assert len(noted) == 1
+    assert noted[0].startswith(f"Could not check whether {BUCKET} exists: ")
+    assert "127.0.0.1:9" in noted[0]
 
 
 def test_only_a_bucket_is_hooked_and_only_before_it_is_made(bound):

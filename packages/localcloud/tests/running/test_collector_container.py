@@ -78,6 +78,8 @@ def test_a_collector_without_its_configuration_exits_and_says_why(tmp_path):
         (f"docker.io/o/otelcol-google@sha256:{'0' * 64}", True),
         ("localhost:5000/otelcol-google", True),
         ("docker.io/otel/opentelemetry-collector:0.135.0", False),
+        ("docker.io/otel/otelcol-contrib:0.135.0", False),
+        ("docker.io/o/otelcol-google-2:0.135.0", False),
         ("docker.io/otelcol-google/other", False),
         ("docker.io/o/not-otelcol-google", False),
     ],
