@@ -16,7 +16,9 @@ import pytest
 from tests.engine.warm import running_cpu_s
 
 COSTS = Path(__file__).with_name("costs.json")
-"""Cost of each file when it was last recorded: `loops`, multiples of the fixed loop, and `wall_s`. Files below one loop are left out."""
+"""Cost of each file when it was last recorded: `loops`, multiples of the fixed loop, `wall_s`, and `reason` above `LOOPS_WITHOUT_REASON`. Files below
+one loop are left out."""
+LOOPS_WITHOUT_REASON = 150
 SHOWN_FILES = 10
 _CPU_S = "cpu_s"
 _REPORTS_PER_LOOP = 400
@@ -175,6 +177,42 @@ def growth(costs, recorded):
     return [(by, name, before.get(name, 0)) for by, name in sorted(grown, reverse=True)]
 
 
+def recorded_rows(files, wall_s, recorded):
+    """Return the rows to record. A file keeps its reason as long as it needs one."""
+    rows = {}
+    for name, loops in sorted(files.items()):
+        if round(loops) >= 1:
+            rows[name] = {"loops": round(loops, 1), "wall_s": round(wall_s[name], 1)}
+        if loops > LOOPS_WITHOUT_REASON and "reason" in recorded.get(name, {}):
+            rows[name]["reason"] = recorded[name]["reason"]
+    return rows
+
+
+def unexplained(recorded):
+    """Return the files that cost so much that a reason has to be recorded, and have none."""
+    return [name for name, row in recorded.items() if row["loops"] > LOOPS_WITHOUT_REASON and not row.get("reason")]
+
+
+def not_judged(reasons):
+    """Return a line about skipped tests, by their reasons: `WHAT: WHY: run `COMMAND``, or a reason without a command. Empty without a reason."""
+    parts = []
+    for reason, count in Counter(reasons).most_common():
+        found = re.fullmatch(r"(?s)([^:]+): .*?(`[^`]+`)", reason)
+        parts.append(f"{found[1]} ({count}): {found[2]}" if found else f"{reason} ({count})")
+    return f"not judged here: {'; '.join(parts)}" if parts else ""
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter):
+    """Print last what the skipped tests did not judge."""
+    result = yield
+    skipped = terminalreporter.stats.get("skipped", [])
+    line = not_judged(report.longrepr[2].removeprefix("Skipped: ") for report in skipped)
+    if line:
+        terminalreporter.write_line(line)
+    return result
+
+
 class _Cost:
     """Cost of the suite: CPU seconds, and fixed loops in all and by file."""
 
@@ -203,11 +241,7 @@ class _Cost:
         if self.is_beyond_budget() and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         if self.config.getoption("--record-cost"):
-            rows = {
-                name: {"loops": round(loops, 1), "wall_s": round(self.wall[name], 1)}
-                for name, loops in sorted(self.files.items())
-                if round(loops) >= 1
-            }
+            rows = recorded_rows(self.files, self.wall, recorded_costs())
             COSTS.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
 
     def pytest_terminal_summary(self, terminalreporter):

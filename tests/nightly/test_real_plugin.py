@@ -187,7 +187,8 @@ def with_plugins_of_the_caller(workspace):
 
 
 @pytest.mark.skipif(
-    "GEMMA_SERVING_NIGHTLY" not in os.environ, reason="the engine downloads a plugin: run `make nightly`"
+    "GEMMA_SERVING_NIGHTLY" not in os.environ,
+    reason="the real gcp plugin, which the engine downloads: run `make nightly`",
 )
 @pytest.mark.timeout(2 * LIMIT_S)
 @pytest.mark.parametrize("stack", STACKS)
@@ -196,7 +197,8 @@ def test_both_plugins_send_the_same(stack, tmp_path):
 
 
 @pytest.mark.skipif(
-    "GEMMA_SERVING_NIGHTLY" not in os.environ, reason="the engine downloads a plugin: run `make nightly`"
+    "GEMMA_SERVING_NIGHTLY" not in os.environ,
+    reason="the real gcp plugin, which the engine downloads: run `make nightly`",
 )
 @pytest.mark.timeout(LIMIT_S)
 @pytest.mark.parametrize("stack", [name for name in STACKS if not is_built(name)])
@@ -218,7 +220,8 @@ def test_a_stack_lives_in_a_new_project_by_the_printed_commands_alone(stack, tmp
 
 
 @pytest.mark.skipif(
-    "GEMMA_SERVING_NIGHTLY" not in os.environ, reason="the engine downloads a plugin: run `make nightly`"
+    "GEMMA_SERVING_NIGHTLY" not in os.environ,
+    reason="the real gcp plugin, which the engine downloads: run `make nightly`",
 )
 @pytest.mark.timeout(LIMIT_S)
 @pytest.mark.parametrize("stack", [name for name in STACKS if not is_built(name)])

@@ -224,7 +224,10 @@ async def compared(environment, sent):
     return counts, kinder
 
 
-@pytest.mark.skipif("GEMMA_SERVING_NIGHTLY" not in os.environ, reason="uses the downloaded plugin: run `make nightly`")
+@pytest.mark.skipif(
+    "GEMMA_SERVING_NIGHTLY" not in os.environ,
+    reason="the real gcp plugin, which the engine downloads: run `make nightly`",
+)
 @pytest.mark.timeout(1800)
 def test_what_the_real_plugin_refuses_is_refused_here(declare, configured, monkeypatch, tmp_path):
     sent = sent_by_stacks(declare, configured, monkeypatch)

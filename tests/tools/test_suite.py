@@ -1,11 +1,13 @@
 """How the suite is divided: nothing is lost between its parts or with a worker, and a long file runs whole."""
 
+import ast
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from tests.suite import growth, longest_first, part_of, shuffled
+from tests.suite import growth, longest_first, not_judged, part_of, recorded_costs, recorded_rows, shuffled, unexplained
 
 FILES = {f"tests/{name}.py" for name in "abcdefgh"}
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,6 +56,69 @@ def test_beyond_the_budget_the_files_that_grew_are_named():
     assert growth({"a.py": 30, "b.py": 80, "new.py": 5}, recorded) == [(20, "a.py", 10), (5, "new.py", 0)]
 
 
+def test_a_record_keeps_the_reason_of_a_file_that_needs_one():
+    before = {
+        "a.py": {"loops": 160, "wall_s": 1, "reason": "two lives"},
+        "b.py": {"loops": 160, "wall_s": 1, "reason": "x"},
+    }
+    files = {"a.py": 170.0, "b.py": 140.0, "new.py": 151.0, "small.py": 0.4}
+    rows = recorded_rows(files, dict.fromkeys(files, 2.0), before)
+    assert rows == {
+        "a.py": {"loops": 170.0, "wall_s": 2.0, "reason": "two lives"},
+        "b.py": {"loops": 140.0, "wall_s": 2.0},
+        "new.py": {"loops": 151.0, "wall_s": 2.0},
+    }
+    assert unexplained(rows) == ["new.py"]
+
+
+def test_each_recorded_file_above_150_loops_has_its_reason():
+    assert unexplained(recorded_costs()) == []
+
+
+BUDGET = 5_000
+"""It is not raised: a file that grows becomes cheaper, or its examples move to `make long`."""
+
+
+def test_the_budget_is_the_same_wherever_it_is_set():
+    assert f"The budget is {BUDGET:,} fixed loops." in (ROOT / "docs/authors/testing.md").read_text()
+    for name in (".ci/run", ".github/workflows/test.yml", "CONTRIBUTING.md"):
+        assert set(re.findall(r"BUDGET=([0-9]+)", (ROOT / name).read_text())) == {str(BUDGET)}, name
+
+
+def long_tests(path):
+    """Return the names of the tests of a file that are marked `long` or `law`, themselves or by a mark that the file names."""
+    module = ast.parse(path.read_text())
+    marks = {"mark.long", "mark.law"}
+    for node in module.body:
+        if isinstance(node, ast.Assign) and any(mark in ast.unparse(node.value) for mark in marks):
+            marks |= {ast.unparse(target) for target in node.targets}
+    tests = [node for node in ast.walk(module) if isinstance(node, ast.FunctionDef)]
+    decorated = {test.name: " ".join(map(ast.unparse, test.decorator_list)) for test in tests}
+    return {name for name, text in decorated.items() if "pytestmark" in marks or any(mark in text for mark in marks)}
+
+
+def test_each_promise_that_only_the_long_suite_proves_has_a_long_test():
+    page = (ROOT / "docs/authors/testing.md").read_text()
+    (table,) = re.findall(r"## Proved only by `make long`\n(.*?)\n## ", page, flags=re.DOTALL)
+    rows = [line for line in table.splitlines() if line.startswith("| ")][2:]
+    named = [re.fullmatch(r"\| [^|]+ \| `(tests/[\w/]+\.py)::(\w+)` \|", row) for row in rows]
+    assert None not in named
+    assert [found[0] for found in named if found[2] not in long_tests(ROOT / found[1])] == []
+
+
+def test_what_was_not_judged_is_one_line_by_the_reasons_of_the_skips():
+    assert not_judged([]) == ""
+    reasons = [
+        "a plugin: run `make nightly`",
+        *["alerts: not built (Go: 1.26). To build it, run `X=build make y`"] * 2,
+        "no gcloud",
+    ]
+    assert (
+        not_judged(reasons)
+        == "not judged here: alerts (2): `X=build make y`; a plugin (1): `make nightly`; no gcloud (1)"
+    )
+
+
 @pytest.fixture
 def suite(pytester, monkeypatch):
     """Run the suite over files in which one test is long and one is a law, without the import of each installed plugin."""
@@ -64,6 +129,13 @@ def suite(pytester, monkeypatch):
     pytester.makepyfile(test_plain="def test_plain(): pass\n", test_mixed=mixed, test_law=law)
     pytester.makeini("[pytest]\nmarkers =\n    long\n    law\n")
     return lambda *options: pytester.runpytest_subprocess(*PLUGINS, "-v", *options)
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "1")])
+def test_the_last_line_but_the_counts_says_what_was_not_judged(suite, pytester, workers):
+    pytester.makepyfile(test_skipped="import pytest\n\n@pytest.mark.skip('a: run `make b`')\ndef test_it(): pass\n")
+    lines = [line for line in suite("-ra", *workers).outlines if line]
+    assert lines[-2] == "not judged here: a (1): `make b`"
 
 
 def passed(done):

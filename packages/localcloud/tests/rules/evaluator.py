@@ -30,8 +30,8 @@ from localcloud.go_build import GoProgram, cache_folder, compile_program, compil
 BUILD: Final = "LOCALCLOUD_EVALUATOR"
 """`build` compiles the evaluator if it is missing: `.ci/run`, `make long` and the workflows set it, so that only a first run at home skips."""
 NOT_BUILT: Final = (
-    "the evaluator of alerts is not built. To build it (Go 1.26, one to four minutes, once) and run these tests: "
-    f"{BUILD}=build make test-packages TESTS=packages/localcloud/tests/rules"
+    "alert expressions: their evaluator is not built. To build it (Go 1.26, one to four minutes, once), run "
+    f"`{BUILD}=build make test-packages TESTS=packages/localcloud/tests/rules`"
 )
 _SOURCES: Final = Path(__file__).with_name("golang")
 _PROGRAM: Final = GoProgram(label="rules", name="the evaluator", package=".", packages=842)
