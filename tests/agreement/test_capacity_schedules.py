@@ -1,6 +1,7 @@
 """Seeded schedules of the provider on the local cloud: stock and quota of each form and zone, kills, lost answers, late grants, preemption.
 
-A failure prints its seed, the cloud, and each step with its requests and its outcome. `EXAMPLES` says how many seeds each suite plays.
+A failure prints its seed, the cloud, and each step with its requests and its outcome. `EXAMPLES` says how many seeds each suite plays, and `EVERY`
+which of the ends of an operation.
 
 The laws, besides those of `CapacityWorld.watch` at each call:
 
@@ -30,7 +31,9 @@ from localcloud.world.scenario import ComputeTpu, Scenario, Stock, Tpu, TpuZone
 from tests.agreement.capacity_schedules import MODELS, ZONES, Program, Schedule, Step, drawn, program_of
 from tests.agreement.capacity_world import GRANTED, PROJECT, SERVING, CapacityWorld, Held, Lost, Sent
 
-EXAMPLES: Final = examples(test=50, part=200, night=4000)
+EXAMPLES: Final = examples(test=12, part=200, night=4000)
+EVERY: Final = examples(test=5, part=1, night=1)
+"""Before a commit each fifth end of an operation is played besides the kills after a creation: an odd number, so that each kind occurs."""
 A, B, C = ZONES
 FLEX, SPOT, STANDARD = MODELS.values()
 
@@ -291,6 +294,16 @@ def ends_of(calls: Sequence[Sent]) -> Iterator[tuple[int, str]]:
         seen = {*seen, str(call)} if call.method == "GET" else set()
 
 
+def chosen(calls: Sequence[Sent]) -> list[tuple[int, str]]:
+    """Return the ends to play: each kill after a creation, because what it left decides what follows, and each `EVERY`-th other one."""
+    ends = list(ends_of(calls))
+    return [
+        (number, how)
+        for at, (number, how) in enumerate(ends)
+        if at % EVERY == 0 or (how == "kill after" and calls[number - 1].creates is not None)
+    ]
+
+
 SHORT_PRICES: Final = {(model, zone): 9.0 for model in MODELS.values() for zone in ZONES} | {
     (FLEX, A): 2.0,
     (SPOT, A): 3.0,
@@ -334,7 +347,7 @@ def test_an_end_at_each_step_and_a_second_try(api: str, what: str, requests: lis
         prepare(one)
         do(one)
         assert one.world.requests == requests
-        ends = list(ends_of(one.world.calls))
+        ends = chosen(one.world.calls)
     for number, how in ends:
         with playing(schedule) as one:
             one.story.append(f"{what}: {how} call {number}")

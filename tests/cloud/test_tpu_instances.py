@@ -13,6 +13,7 @@ from gemma_serving.cloud.spending import spending
 from gemma_serving.contracts.labels import StackLimits
 from localcloud.tests.google_bodies import google_body
 from localcloud.tests.services.test_instances import body_of
+from localcloud.world.cloud import REGIONS
 from tests.cloud.populated import PROJECT, World, asker, open_world, owner
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -27,7 +28,7 @@ def make(world: World, name: str, labels: dict[str, str], zone: str) -> None:
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
-    with open_world() as found:
+    with open_world(places=REGIONS) as found:
         make(found, "gemma-x", dict(owner("x").labels), "southamerica-west1-a")
         make(found, "theirs", {"managed-by": "hand"}, "us-east5-a")
         yield found

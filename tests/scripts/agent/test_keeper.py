@@ -8,7 +8,9 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,7 @@ from tests.polling import LIMIT_S, until
 ROOT = Path(__file__).parents[3]
 STACK = "l4-qat"
 HOURS = 2.0
+ENGINE = runner.query
 PLAN, PROJECT = "plan-0123456789abcdef", "my-project"
 SERVER = f"""
 import time
@@ -70,14 +73,31 @@ def project(tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "project_folder", lambda: tmp_path)
     monkeypatch.setenv("PULUMI_BACKEND_URL", f"file://{tmp_path}")
     monkeypatch.setenv("PULUMI_CONFIG_PASSPHRASE", "of this test")
+    monkeypatch.setattr(runner, "query", partial(answer_in, tmp_path))
     return tmp_path
+
+
+def answer_in(project, words, **_):
+    """Answer as `pulumi stack export` and `pulumi stack history --json`, of which each takes the time of two fixed loops. The processes ask the engine."""
+    state = project / ".pulumi" / "stacks" / "gemma-serving" / f"{STACK}.json"
+    assert words[-1] == STACK
+    if not state.exists():
+        raise CommandRefusedError(runner.no_such_stack(STACK))
+    if words[1] == "export":
+        return json.dumps({"version": 3, "deployment": json.loads(state.read_text())["checkpoint"]["latest"]})
+    assert words[:3] == ["stack", "history", "--json"]
+    files = sorted((project / ".pulumi" / "history" / "gemma-serving" / STACK).glob("*.json"), reverse=True)
+    rows = [json.loads(file.read_text()) for file in files]
+    for row in rows:
+        row["startTime"] = datetime.fromtimestamp(row["startTime"], UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z")
+    return json.dumps(rows)
 
 
 def deployed(project, *updates, of=PROJECT, pending=False):
     """Write a state with a service, and the history of its updates, each its message and its age in seconds; the newest is first."""
     urn = f"urn:pulumi:{STACK}::gemma-serving::gcp:cloudrunv2/service:Service::server"
     server = {"urn": urn, "custom": True, "type": urn.split("::")[2], "inputs": {"project": of}}
-    manifest = {"time": datetime.now(UTC).isoformat(), "version": "v3.256.0"}
+    manifest = {"time": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}", "version": "v3.256.0"}
     latest = {"manifest": manifest, "secrets_providers": {"type": ""}, "metadata": {}}
     latest |= {"pending_operations": [{"resource": server, "type": "creating"}]} if pending else {"resources": [server]}
     folder = project / ".pulumi" / "stacks" / "gemma-serving"
@@ -116,6 +136,25 @@ def calls(project):
 def ended(project):
     until(lambda: not record().exists(), "the end of the limit")
     return calls(project)
+
+
+def test_the_answers_in_these_tests_are_those_of_the_engine(project, monkeypatch):
+    def seen():
+        try:
+            return [limits._name(row) for row in limits._history(STACK)], limits.read(STACK)
+        except CommandRefusedError as error:
+            return str(error)
+
+    deployed(project, ("destroy:", 0), ("refresh:", 1), ("resource-import:", 2), (PLAN, 3), ("", 4))
+    names, state = seen()
+    (project / ".pulumi" / "stacks" / "gemma-serving" / f"{STACK}.json").rename(project / "state")
+    absent = seen()
+    monkeypatch.setattr(runner, "query", ENGINE)
+    assert seen() == absent
+    (project / "state").rename(project / ".pulumi" / "stacks" / "gemma-serving" / f"{STACK}.json")
+    engines, read = seen()
+    assert (len(set(names)), engines) == (5, names)
+    assert replace(read, raw=state.raw) == state
 
 
 DELETED = [f"--stack={STACK} --yes --keep-bucket"]

@@ -10,6 +10,7 @@ from gemma_serving.planning.cost.capacity_order import ABOVE
 from gemma_serving.scripts.capacity.__main__ import COMMAND
 from gemma_serving.scripts.cli.command import run_command
 from localcloud.tests.conftest import PROJECT_POLICY, Client, grant
+from localcloud.world.cloud import REGIONS
 from localcloud.world.scenario import Fault, OperationDurations, Run, Scenario, Stock, Tpu, TpuDurations, TpuZone
 from tests.cloud.populated import PROJECT, open_world, owner
 
@@ -74,7 +75,7 @@ class Capacity:
 @pytest.fixture
 def world(tmp_path, monkeypatch, capsys):
     scenario = Scenario(operations=INSTANT, tpu=Tpu(durations_s=SLOW))
-    with open_world(scenario) as opened:
+    with open_world(scenario, places=REGIONS) as opened:
         monkeypatch.chdir(tmp_path)
         (tmp_path / "Pulumi.yaml").write_text("name: gemma-serving\nruntime: python\n")
         for path in shipped_files(ROOT):

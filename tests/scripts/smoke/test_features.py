@@ -64,7 +64,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     words += ['--limit-mm-per-prompt={"image": 2, "video": 1, "audio": 1}']
     words += ["--enable-lora", "--lora-modules", *(f"{name}=/adapters/{name}" for name in FEATURES.adapters)]
     words += ['--speculative-config={"method": "ngram", "num_speculative_tokens": 3}']
-    around = {"VLLM_SIM_TTFT_S": "0", "VLLM_SIM_TPOT_S": "0.001", "VLLM_SIM_PATHS": json.dumps({"/": str(folder)})}
+    around = {"VLLM_SIM_TTFT_S": "0", "VLLM_SIM_TPOT_S": "0.0004", "VLLM_SIM_PATHS": json.dumps({"/": str(folder)})}
     with server(words, **around) as url:
         yield url
 

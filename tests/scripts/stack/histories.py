@@ -407,7 +407,7 @@ class HistoryWorld:
         if self._is_service:
             if not self.has_stranger:
                 is_taken = self._server_name() or "server" in self.resources
-                self._make_service(base, labels, "europe-west4" if is_taken else REGION)
+                self._make_service(base, labels, "europe-west1" if is_taken else REGION)
             self.has_stranger = True
         elif not self._stored("tpu.queuedResources", f"projects/{PROJECT}/locations/{zone}/queuedResources/{base}"):
             self._make_queued(base, labels, zone)
