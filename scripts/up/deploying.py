@@ -94,8 +94,9 @@ def deploy(facts: StackFacts, settings: Settings, request: UpRequest) -> ExitCod
     if deletion := unfinished_teardown(facts, serves_now(facts)):
         shown = [deletion if facts.held else f"Warning: {deletion}", *shown]
     if coming is None:
-        is_stored = is_last and document.get("isStored") and not refresh
-        if not (request.dry_run or is_stored):  # a run can change outputs, dependencies and hooks alone
+        # A run can change outputs, dependencies and hooks alone, and ends the lock of a killed command.
+        is_stored = is_last and document.get("isStored") and not (refresh or facts.locks)
+        if not (request.dry_run or is_stored):
             request.write_settings()
             engine_up(stack, settings, options, None, steps=0, known=[*messages, *warnings], program=program)
         end = _unchanged(stack, unchanged, changed_by_hand(facts), is_compared=bool(refresh))

@@ -66,7 +66,7 @@ def prepared_stack(
     home_region(settings, stack, state.by_urn)  # before the plan and the checks of another region
     _require_plan(stack, settings)
     is_lost = state.proof_of_loss is not None
-    facts = read_facts(state, "server", "lost", *(("labels",) if is_lost else ()), limit_s=_ANSWER_LIMIT_S)
+    facts = read_facts(state, "server", "lost", "locks", *(("labels",) if is_lost else ()), limit_s=_ANSWER_LIMIT_S)
     if isinstance(facts.labels, Present) and state.status == "missing":
         may_take_over(stack, facts.labels.value, dry_run=dry_run)
     _require_zone(settings, facts)
