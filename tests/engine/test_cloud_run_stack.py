@@ -20,6 +20,8 @@ from tests.engine.conftest import (
     assert_nowhere_in_clear,
     open_workspace,
 )
+from tests.engine.test_next_commands import CHANGES, OF_BOTH, OF_ONE, QUICK, RUN, World
+from tests.scripts.stack.following import drawn
 
 STACK, TPU = "l4-qat", "tpu-v6e1-e4b"
 PERSON = "owner@example.com"
@@ -69,8 +71,7 @@ def workspace(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def deployed(workspace):
-    for stack in (STACK, TPU):
-        workspace.pulumi("stack", "init", stack)
+    workspace.pulumi("stack", "init", STACK)
     workspace.stage(STACK)
     workspace.up(STACK)
     return workspace.outputs(STACK)
@@ -153,9 +154,20 @@ def test_a_serving_flag_makes_a_revision_that_each_command_knows(workspace, depl
     assert [urn.rpartition("::")[2] for urn in versions] == ["archive-key"], "the API key has no version in the state"
 
 
+def test_the_printed_commands_of_one_deployment_lead_to_a_stack_that_serves(workspace, deployed, subtests):
+    """tests/scripts/stack/test_next_commands.py types those of the situations in which only local files are damaged."""
+    world = World(stack=STACK, workspace=workspace, settings="")
+    table = {**OF_BOTH, **OF_ONE[RUN]}
+    for row in drawn(STACK, QUICK, CHANGES):
+        with subtests.test(situation=row.name, first=row.first):
+            world.play(row, table[row.name], ("serves",))
+    assert not world.not_followed
+
+
 @pytest.mark.long
 def test_every_call_of_a_tpu_stack_counts_for_the_project(workspace, deployed):
     """packages/gcp-tpu/gcp_tpu_provider/tests/test_transport.py asserts the header of the provider's own calls."""
+    workspace.pulumi("stack", "init", TPU)
     workspace.up(TPU)
     workspace.script("status", "--stack", TPU)
     workspace.script("up", "--stack", TPU, "--restart", "--dry-run")

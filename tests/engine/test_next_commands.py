@@ -1,80 +1,62 @@
 """Every printed "next" is true: from each situation, the printed command is typed literally until the stack serves or is gone.
 
-A seed draws the commands that are typed first. What is printed at the end was not followed: it is a step of a person, or another command was followed.
+A seed draws the commands that are typed first. `make test` types all of them where only local files are damaged
+(tests/scripts/stack/test_next_commands.py), and here what is drawn for QUICK, in test_cloud_run_stack.py.
 """
 
 import contextlib
 import json
 import os
-import re
 import shlex
+import shutil
 import signal
 import socket
 import sys
 from collections import Counter, deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count
-from random import Random
 
 import pytest
 import yaml
 
+from gemma_serving.engine import runner
+from gemma_serving.engine.locks import is_lock_error
 from tests.engine.conftest import CAPACITY, PROJECT, Answer, Workspace, open_workspace
 from tests.engine.terminal import typed
 from tests.engine_package.test_locks import dead_pid
 from tests.polling import until
-from tests.scripts.stack.claims import EXPLAINS, READS, next_in
+from tests.scripts.stack.folder_engine import LOCKS, STACKS, FolderEngine
+from tests.scripts.stack.following import SEED, Followed, drawn
 
 RUN, TPU = "l4-12b-qat", "tpu-v6e1"
-SEED = 1
-STEPS = 5
-REFUSED = 2
-READING = (
-    "status {}",
-    "chat {} Hello.",
-    "smoke {}",
-    "logs {}",
-    "connect {} -- true",
-    "plan {}",
-    "preview {}",
-    "doctor {}",
-)
-READ = 2
-"""So many of them are typed in a situation in which no other command is typed first."""
-USES = ("gemma chat", "gemma smoke", "gemma connect")
-LEFT_OUT = re.compile(rf"{EXPLAINS.pattern}|^gemma \w+$")
-"""Shows more, or is a command without its stack."""
-OF_A_PERSON = re.compile(r"\b[A-Z][A-Z_]+\b|\.\.\.|^gcloud (?!services enable)")
-"""A placeholder, or a command of gcloud that the local cloud does not have."""
-ENDLESS = re.compile(r"--(?:follow|watch)\b")
-BUCKET = f"storage/storage/v1/b/{PROJECT}-gemma-{RUN}-models"
 LEFT_BY_DESIGN = ("/operations/", "/roles/", "/networks/", "/subnetworks/")
 """Records, and what Google holds for hours after a Cloud Run service."""
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(7200)]
+pytestmark = [pytest.mark.engine, pytest.mark.long, pytest.mark.timeout(7200)]
 
 
-@dataclass
-class World:
-    """One stack, what was typed, and what a person or Google does between the first commands and the next one."""
+@dataclass(kw_only=True)
+class World(Followed):
+    """A stack with the real engine in a workspace."""
 
     workspace: Workspace
-    stack: str
     settings: str
-    repairs: list = field(default_factory=list)
-    told: dict = field(default_factory=dict)
-    """What a command printed that failed while the situation was made."""
-    typed: list = field(default_factory=list)
-    reached: int = 0
-    not_followed: Counter = field(default_factory=Counter)
+
+    @property
+    def is_service(self):
+        return self.stack != TPU
+
+    @property
+    def bucket(self):
+        return f"storage/storage/v1/b/{PROJECT}-gemma-{self.stack}-models"
 
     @property
     def create(self):
-        return f"{'run.projects.locations.services' if self.stack == RUN else 'tpu.projects.locations.queuedResources'}.create"
+        return f"{'run.projects.locations.services' if self.is_service else 'tpu.projects.locations.queuedResources'}.create"
 
     @property
     def patch(self):
-        return f"{'run.projects.locations.services' if self.stack == RUN else 'tpu.projects.locations.nodes'}.patch"
+        return f"{'run.projects.locations.services' if self.is_service else 'tpu.projects.locations.nodes'}.patch"
 
     @property
     def delete(self):
@@ -112,7 +94,7 @@ class World:
             self.workspace.settings(self.stack).write_text(self.settings)
         if not self.left():
             self.workspace.script("teardown", "--stack", self.stack, "--yes", expect=None)
-            if self.stack == RUN:
+            if self.is_service:
                 self.workspace.stage(self.stack)
             self.workspace.script("up", "--stack", self.stack, "--yes")
 
@@ -142,7 +124,7 @@ class World:
         environment.update(values)
 
     def drop_from_state(self):
-        kind = "gcp:cloudrunv2/service:Service" if self.stack == RUN else CAPACITY
+        kind = "gcp:cloudrunv2/service:Service" if self.is_service else CAPACITY
         (urn,) = (one["urn"] for one in self.workspace.resources(self.stack) if one["type"] == kind)
         self.workspace.pulumi("state", "delete", "--yes", "--stack", self.stack, urn, "--target-dependents", "--force")
 
@@ -159,7 +141,7 @@ class World:
     def change(self):
         """Change a setting, so that the next `up` updates the server."""
         section, key, values = (
-            ("cloudRun", "concurrency", {8, 16}) if self.stack == RUN else ("vllm", "maxModelLen", {8192, 16384})
+            ("cloudRun", "concurrency", {8, 16}) if self.is_service else ("vllm", "maxModelLen", {8192, 16384})
         )
         config = yaml.safe_load(self.workspace.settings(self.stack).read_text())["config"]
         (other,) = values - {config[f"gemma-serving:{section}"][key]}
@@ -202,8 +184,8 @@ class World:
     def end_server(self):
         """Delete the server by hand."""
         queued = f"tpu/v2alpha1/projects/{PROJECT}/locations"
-        if self.stack == RUN:
-            name = f"projects/{PROJECT}/locations/us-east4/services/gemma-{RUN}"
+        if self.is_service:
+            name = f"projects/{PROJECT}/locations/us-east4/services/gemma-{self.stack}"
             self.workspace.call("DELETE", f"run/v2/{name}")
             until(lambda: name not in self.workspace.made(name), "the service is gone")
             return
@@ -233,9 +215,9 @@ class World:
         self.workspace.post(f"serviceusage/v1/projects/{PROJECT}/services/{api}.googleapis.com:disable", {})
 
     def delete_objects(self, end=""):
-        for one in self.workspace.call("GET", f"{BUCKET}/o").get("items", []):
+        for one in self.workspace.call("GET", f"{self.bucket}/o").get("items", []):
             if one["name"].endswith(end):
-                self.workspace.call("DELETE", f"{BUCKET}/o/{one['name'].replace('/', '%2F')}")
+                self.workspace.call("DELETE", f"{self.bucket}/o/{one['name'].replace('/', '%2F')}")
 
     def preempt(self):
         for one in self.workspace.get("tpu", f"v2alpha1/projects/{PROJECT}/locations/-/nodes")["nodes"]:
@@ -288,9 +270,13 @@ ONE_DRIVER, OTHER_DRIVER = ({"run": {"gpu_drivers": {"nvidia-l4": branch}}} for 
 OF_ONE = {
     RUN: {
         "weights deleted": lambda w: w.delete_objects("model.safetensors"),
-        "bucket deleted": lambda w: (w.delete_objects(), w.workspace.call("DELETE", BUCKET)),
-        "server and bucket deleted": lambda w: (w.end_server(), w.delete_objects(), w.workspace.call("DELETE", BUCKET)),
-        "manifest removed from the settings": lambda w: w.workspace.configure(RUN, **{"bucket.manifest": None}),
+        "bucket deleted": lambda w: (w.delete_objects(), w.workspace.call("DELETE", w.bucket)),
+        "server and bucket deleted": lambda w: (
+            w.end_server(),
+            w.delete_objects(),
+            w.workspace.call("DELETE", w.bucket),
+        ),
+        "manifest removed from the settings": lambda w: w.workspace.configure(w.stack, **{"bucket.manifest": None}),
         "revision that cannot start": lambda w: (w.change(), w.scenario(OTHER_DRIVER, ONE_DRIVER), w.fails()),
         "length that does not fit": lambda w: (
             w.edit(**{"vllm.maxModelLen": 262144, "vllm.gpuMemoryUtilization": 0.5, "acceptFindings": ["FIT04"]}),
@@ -323,115 +309,9 @@ OF_ONE = {
 }
 
 
-QUICK = {
-    (RUN, name)
-    for name in (
-        "state cut off",
-        "state without a byte",
-        "side file empty",
-        "lock of a dead process",
-        "another backend",
-        "API off",
-        "renamed",
-        "settings file lost",
-        "salt lost",
-        "unknown setting",
-        "server dropped from the state",
-        "manifest removed from the settings",
-    )
-}
-"""The situations of `make test`, without a teardown, so that one deployment serves all. The rest is long."""
-
-
-def drawn(stack):
-    """Yield each situation of a stack, the commands that are typed first in it, and whether that changes the stack."""
-    table = [*OF_BOTH, *OF_ONE[stack]]
-    for name in Random(f"{SEED} {stack}").sample(table, len(table)):  # noqa: S311 - an order, not a secret
-        random = Random(f"{SEED} {stack} {name}")  # noqa: S311 - a new row changes no other
-        changes = ["", "", "up {} --yes", *([] if (stack, name) in QUICK else ["teardown {} --yes"])]
-        change = random.choice(changes)
-        yield (
-            name,
-            [f"gemma {one}".format(stack) for one in ([change] if change else random.sample(READING, READ))],
-            change,
-        )
-
-
-def play(world, name, first, *, changes):
-    """Make a situation, type the first commands, and follow what they print. Return the end."""
-    world.typed, world.told = [], {}
-    world.serve()
-    ends = ("serves", "gone") if name in MAY_GO else ("serves",)
-    try:
-        {**OF_BOTH, **OF_ONE[world.stack]}[name](world)
-        answers = {line: world.type(line) for line in first}
-    finally:
-        while world.repairs:
-            world.repairs.pop()()
-    if changes:
-        ((line, answer),) = answers.items()
-        return follow(world, line, answer, ("gone",) if changes.startswith("teardown") else ends)
-    asked = {line: to_a_change(world, line, answer) for line, answer in {**answers, **world.told}.items()}
-    chosen = next(filter(None, asked.values()), f"gemma up {world.stack}")
-    world.reached += sum(one in {None, chosen} for one in asked.values())
-    world.not_followed.update(f"{name}: {line}: {one}" for line, one in asked.items() if one not in {None, chosen})
-    return follow(world, chosen, world.type(chosen), ends)
-
-
-def to_a_change(world, line, said):
-    """Type what is printed until it would change the stack, and return that command; None if the stack serves or a person is needed."""
-    for _ in range(STEPS):
-        if said.code == 0 and line.startswith(USES):
-            return None
-        command = next_command(world, line, said)
-        if not READS.match(command):
-            return command
-        if command == line:
-            return None
-        line, said = command, world.type(command)
-    return require(world, False, f"not at a change after {STEPS} commands")
-
-
-def follow(world, line, said, ends):
-    """Type what is printed until the stack serves or is gone. Return the end."""
-    before = set()
-    for _ in range(STEPS + 1):
-        if said.code == 0 and line.startswith("gemma teardown"):
-            require(world, "gone" in ends and not world.left(), f"it is torn down, with {world.left()} left")
-            return "gone"
-        if said.code == 0 and line.startswith(("gemma up", *USES)) and world.serves():
-            require(world, "serves" in ends, "it serves")
-            return "serves"
-        command = next_command(world, line, said)
-        line, said = command, world.type(command)
-        circle = (command, re.sub(r"[\d.:]+", "", said.text))
-        require(world, circle not in before, f"`{command}` leads to itself")
-        before.add(circle)
-    return require(world, False, f"not at the end after {STEPS} commands")
-
-
-def next_command(world, line, said):
-    """Return the printed command. A person who is told nothing asks for the status, or tries again if told so."""
-    command = next_in(said.text, LEFT_OUT)
-    if not command and said.code and re.search("[Tt]ry again|retry", said.text):
-        return line
-    names_fix = said.code == REFUSED or "Did you mean" in said.text
-    if not command and names_fix:  # in the settings, which a person has made
-        return line
-    if not command and said.code == 0 and not line.startswith("gemma status"):
-        return f"gemma status {world.stack}"
-    require(world, command, "no next command is printed, and the stack does not serve")
-    if OF_A_PERSON.search(command):
-        world.not_followed[command] += 1
-        return line  # the person has done it, and tries again
-    if ENDLESS.search(command):  # a person watches until it changes
-        return f"gemma status {world.stack}"
-    return f"{command} -- true" if command == f"gemma connect {world.stack}" else command  # it runs until Ctrl-C
-
-
-def require(world, holds, why):
-    """Fail with all that was typed and printed."""
-    assert holds, "\n".join([why, *world.typed])
+QUICK = ("API off", "server dropped from the state", "manifest removed from the settings")
+"""The situations of `make test` with the real engine, without a teardown, so that one deployment serves all."""
+CHANGES = ("", "", "up {} --yes")
 
 
 @contextlib.contextmanager
@@ -441,33 +321,81 @@ def opened(folder, stack):
         workspace.pulumi("stack", "init", stack)
         if stack == TPU:  # a network in one region is made faster
             workspace.configure(TPU, **{"tpu.zones": ["us-east5-a"]})
-        yield World(workspace, stack, workspace.settings(stack).read_text())
+        yield World(stack=stack, workspace=workspace, settings=workspace.settings(stack).read_text())
 
 
-def play_all(folder, subtests, stack, table):
-    """Play situations one after another, in a new world after one that did not end well. Print what was not followed."""
+@pytest.mark.parametrize("stack", [RUN, TPU])
+def test_each_printed_command_leads_to_a_stack_that_serves_or_is_gone(tmp_path, subtests, stack):
+    table = {**OF_BOTH, **OF_ONE[stack]}
     reached, not_followed = 0, Counter()
-    left = deque(table)
+    left = deque(drawn(stack, table, (*CHANGES, "teardown {} --yes")))
     for number in count():
         if not left:
             break
-        with opened(folder / str(number), stack) as world:
+        with opened(tmp_path / str(number), stack) as world:  # a new world after a situation that did not end well
             ends_well = True
             while left and ends_well:
-                name, first, change = left.popleft()
+                row = left.popleft()
                 ends_well = False
-                with subtests.test(seed=SEED, situation=name, first=first):
-                    print(f"{name}, {first}: {play(world, name, first, changes=change)}", flush=True)
+                with subtests.test(seed=SEED, situation=row.name, first=row.first):
+                    world.serve()
+                    ends = ("serves", "gone") if row.name in MAY_GO else ("serves",)
+                    print(f"{row}: {world.play(row, table[row.name], ends)}", flush=True)
                     ends_well = True
             reached, not_followed = reached + world.reached, not_followed + world.not_followed
     print(f"{reached} lines reached; not followed: {[*not_followed]}")
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("stack", [RUN, TPU])
-def test_each_printed_command_leads_to_a_stack_that_serves_or_is_gone(tmp_path, subtests, stack):
-    play_all(tmp_path, subtests, stack, [row for row in drawn(stack) if (stack, row[0]) not in QUICK])
+def lock_in(backend):
+    """Write the lock of a process that is gone."""
+    path = backend / LOCKS / "x" / "a.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    holder = {"pid": 1, "username": "me", "hostname": "there", "timestamp": "2026-11-20T12:00:00Z"}
+    path.write_text(json.dumps(holder))
 
 
-def test_the_printed_commands_of_one_deployment_lead_to_a_stack_that_serves_or_is_gone(tmp_path, subtests):
-    play_all(tmp_path, subtests, RUN, [row for row in drawn(RUN) if (RUN, row[0]) in QUICK])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda _: None,
+        lambda backend: (backend / STACKS / "x.json").write_text('{"version": 3, "chec'),
+        lambda backend: (backend / STACKS / "x.json").write_text(""),
+        lambda backend: (backend / STACKS / "x.json.attrs").write_text(""),
+        lambda backend: (backend / STACKS / "x.json").unlink(),
+        lock_in,
+    ],
+)
+def test_the_engine_without_a_process_answers_as_the_engine(tmp_path, monkeypatch, damage):
+    """tests/scripts/stack/test_next_commands.py types commands with it."""
+    (tmp_path / "Pulumi.yaml").write_text("name: gemma-serving\nruntime: python\n")
+    (tmp_path / "Pulumi.x.yaml").write_text("config: {}\n")
+    (tmp_path / "whole.json").write_text('{"version": 3, "deployment": {}}')
+    backend = tmp_path / "backend"
+    backend.mkdir()
+    for name, value in {"BACKEND_URL": f"file://{backend}", "CONFIG_PASSPHRASE": "x", "SKIP_UPDATE_CHECK": "1"}.items():
+        monkeypatch.setenv(f"PULUMI_{name}", value)
+    monkeypatch.chdir(tmp_path)
+    runner.query(["stack", "init", "x", "--no-select"])
+    damage(backend)
+    engine = FolderEngine(tmp_path, "x")
+    for words in (
+        ["stack", "ls", "--json"],
+        ["stack", "export", "--stack", "x"],
+        ["stack", "select", "x"],
+        ["stack", "import", "--stack", "x", "--file", str(tmp_path / "whole.json")],
+        ["stack", "rename", "y", "--stack", "x"],
+    ):
+        shutil.copytree(tmp_path, tmp_path.with_suffix(".before"))
+        real = outcome(runner.run(*words), backend)
+        for path in tmp_path.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        shutil.copytree(tmp_path.with_suffix(".before"), tmp_path, dirs_exist_ok=True)
+        shutil.rmtree(tmp_path.with_suffix(".before"))
+        assert outcome(engine.run(*words), backend) == real, words
+
+
+def outcome(done, backend):
+    """Return what commands read of an answer, and the states that are there: the names of `stack ls`, the first error, and whether it is about a lock."""
+    names = [one["name"] for one in json.loads(done.stdout)] if done.stdout.startswith("[") else []
+    states = {path.name for path in (backend / STACKS).glob("*.json")}
+    return names, done.returncode and runner.error_of(done), is_lock_error(done.stderr), states
