@@ -23,7 +23,7 @@ from gemma_serving.engine.deployment import parse_deployment
 from gemma_serving.engine.state import outputs_in
 from localcloud.environment import in_shell
 from localcloud.world.state import StateError, description
-from tests.engine.warm import run_python, warm_programs
+from tests.engine.warm import project_programs, run_python
 from tests.polling import until
 from tools.engine.language_host import WARM_PROGRAMS
 
@@ -85,12 +85,14 @@ class Workspace:
     transcript: list = field(default_factory=list)
     headers: dict = field(default_factory=dict)
     """More headers of a test's own calls of Google's APIs."""
+    commands: Path | None = None
+    """Socket of the process that forks the project's commands."""
 
     def run(self, *command, stdin="", expect=0, environment=None, limit_s=LIMIT_S):
         words, folder = [str(part) for part in command], self.folder / "project"
         variables = {**self.environment, **(environment or {})}
         if variables.get(WARM_PROGRAMS) and words[0] == sys.executable:
-            done = run_python(words[1:], variables, folder, stdin=stdin, limit_s=limit_s)
+            done = run_python(words[1:], variables, folder, self.commands, stdin=stdin, limit_s=limit_s)
         else:
             done = subprocess.run(
                 words,
@@ -374,8 +376,15 @@ def open_workspace(folder, *options, cold=False, serving_speed=SERVING_SPEED):
     try:
         hidden = ("PULUMI_", "GOOGLE_", "CLOUDSDK_")
         base = {key: value for key, value in os.environ.items() if not key.startswith(hidden)}
-        warm = {} if cold else {WARM_PROGRAMS: str(warm_programs()[1])}
-        yield Workspace(folder, {**base, **warm, **cloud_environment(folder)})
+        environment = {**base, **cloud_environment(folder)}
+        with contextlib.ExitStack() as held:
+            warm = {
+                kind: held.enter_context(project_programs(kind, folder / "project", environment))
+                for kind in ("programs", "commands")
+                if not cold
+            }
+            programs = {} if cold else {WARM_PROGRAMS: str(warm["programs"])}
+            yield Workspace(folder, {**environment, **programs}, commands=warm.get("commands"))
     finally:
         cloud.send_signal(signal.SIGINT)
         try:

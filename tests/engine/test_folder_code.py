@@ -17,9 +17,9 @@ from gemma_serving.scripts.cli.command import Effect
 from gemma_serving.scripts.cli.options import option_fields
 from gemma_serving.scripts.gemma.catalog import ENTRIES
 from tests.engine.conftest import LIMIT_S, PROJECT, ROOT
-from tools.engine.language_host import WARM_PROGRAMS
 
 STACK = "l4-qat"
+COLD_STARTS = True  # the folder has an interpreter of its own
 READING = {
     "plan": ("STACK --live", "STACK --gke", "prices --dry-run"),
     "capacity": ("STACK",),
@@ -110,8 +110,13 @@ def run(workspace, folder):
     def in_folder(lines):
         words = [shlex.split(line.replace("STACK", STACK)) for line in lines]
         argv = [sys.executable, "-P", "-c", COMMANDS, str(ROOT), json.dumps(words)]
-        environment = {**workspace.environment, WARM_PROGRAMS: ""}
-        given = {"cwd": folder, "env": environment, "stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
+        given = {
+            "cwd": folder,
+            "env": workspace.environment,
+            "stdin": subprocess.DEVNULL,
+            "capture_output": True,
+            "text": True,
+        }
         done = subprocess.run(argv, check=True, timeout=LIMIT_S, **given)
         assert done.stdout.endswith("all ran\n")
         assert "Traceback" not in done.stderr, done.stderr
@@ -142,9 +147,7 @@ def test_a_command_that_runs_the_program_says_so_and_would_leave_a_mark(run, mar
 def test_a_tool_that_only_reads_runs_no_code_of_the_folder(workspace, folder, marks):
     reading = [tool.name for tool in TOOLS if not tool.changes]
     program, *words = product_program("gemma_serving.scripts.agent")
-    parameters = StdioServerParameters(
-        command=program, args=words, env={**workspace.environment, WARM_PROGRAMS: ""}, cwd=str(folder)
-    )
+    parameters = StdioServerParameters(command=program, args=words, env=workspace.environment, cwd=str(folder))
 
     async def answers():
         async with Client(stdio_client(parameters), read_timeout_seconds=LIMIT_S) as client:

@@ -8,10 +8,11 @@ import socket as sockets
 import subprocess
 import sys
 import tempfile
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tools.engine.language_host import NUMBER, read_exactly
+from tests.polling import until
+from tools.engine.language_host import NUMBER, read_exactly, start_fork
 
 ROOT = Path(__file__).resolve().parents[2]
 _STARTED = []
@@ -22,10 +23,24 @@ def warm_programs(kind="programs"):
     """Start the process that forks a program for each run of the engine, or commands, once a worker; returns it and its socket."""
     socket = Path(tempfile.mkdtemp(prefix="warm-")) / "socket"
     command = [sys.executable, "-m", "tests.engine.warm_programs", str(socket), kind]
-    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
-    assert process.stdout.readline() == "ready\n"
+    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    until(socket.exists, "it listens", process=process)
     _STARTED.append((process, socket))
     return process, socket
+
+
+@contextmanager
+def project_programs(kind, folder, environment):
+    """Run, in a fork of that process, one that has imported the modules of a project too; yields its socket."""
+    with tempfile.TemporaryDirectory(prefix="warm-") as place:
+        socket = Path(place) / "socket"
+        fork = start_fork(str(warm_programs(kind)[1]), ["--serve", str(socket), kind], environment, str(folder))
+        until(socket.exists, "the process with the modules of the project listens")
+        try:
+            yield socket
+        finally:
+            fork.terminate()
+            fork.wait()
 
 
 def running_cpu_s():
@@ -38,7 +53,7 @@ def running_cpu_s():
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def run_python(arguments, environment, folder, *, stdin="", limit_s=60, socket=None):
+def run_python(arguments, environment, folder, socket, *, stdin="", limit_s=60):
     """Do what `subprocess.run([python, *arguments])` does, in a fork."""
     order = {"arguments": arguments, "environment": environment, "folder": str(folder)}
     text = json.dumps(order).encode()
@@ -51,7 +66,7 @@ def run_python(arguments, environment, folder, *, stdin="", limit_s=60, socket=N
         given.write(stdin)
         given.seek(0)
         connection.settimeout(limit_s)
-        connection.connect(str(socket or warm_programs("commands")[1]))
+        connection.connect(str(socket))
         sockets.send_fds(connection, [NUMBER.pack(len(text))], [stream.fileno() for stream in (out, err, given)])
         connection.sendall(text)
         read_exactly(connection, NUMBER.size)  # its process id
@@ -67,6 +82,5 @@ def pytest_sessionfinish():
     for process, socket in _STARTED:
         process.terminate()
         process.wait(timeout=60)
-        process.stdout.close()
         shutil.rmtree(socket.parent)
     _STARTED.clear()

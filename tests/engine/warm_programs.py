@@ -1,7 +1,9 @@
 """Run programs and commands in forks of one process that has imported their packages once: tests start the same ones hundreds of times.
 
-Only packages are imported beforehand, never the project's own modules: a fork reads those from the folder of its own project, as a new interpreter does. The
-language host sends each start over a Unix socket, with its standard streams, and gets the process id, then the exit code.
+Of the project's own modules, that process imports none: a fork reads those from the folder of its own project, as a new interpreter does. A fork can become
+the same process for one project, with the modules of its folder. After a change of one of them, its forks read all of them again.
+
+The language host sends each start over a Unix socket, with its standard streams, and gets the process id, then the exit code.
 """
 
 import atexit
@@ -15,6 +17,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -37,20 +40,56 @@ GOOGLE = (
 """Modules of pulumi_gcp that programs use. Each program would spend up to a second of a processor on loading them."""
 SDK = ("pulumi", "pulumi.runtime", "pulumi.provider", "pulumi_gcp", *(f"pulumi_gcp.{module}" for module in GOOGLE))
 PACKAGES = {"programs": (*SDK, *COMMANDS), "commands": COMMANDS}
+OWN = {
+    "programs": tuple(f"gemma_serving.stacks.{name}" for name in ("program", "tpu", "cloud_run", "observability")),
+    "commands": tuple(
+        f"gemma_serving.scripts.{name}"
+        for name in (
+            "gemma.__main__",
+            "up.deploying",
+            "up.__main__",
+            "status.collect",
+            "status.render",
+            "doctor.api",
+            "doctor.__main__",
+            "logs.__main__",
+            "connect.chat",
+            "connect.__main__",
+            "teardown.__main__",
+        )
+    ),
+}
+"""Modules of a project that import most of what its programs or commands use."""
+_PROJECT = ("", 0.0)
+"""Folder of the project whose modules this process has imported, and when; the folder is empty without one."""
 
 
 def serve(path: Path, kind: str) -> None:
-    """Fork a program for each connection until SIGTERM or SIGINT; prints a line when it listens."""
+    """Import the packages, then listen."""
     for name in PACKAGES[kind]:
         load(name)
+    listen(path)
+
+
+def serve_project(path: Path, kind: str, folder: str) -> None:
+    """Import a project's own modules, then listen."""
+    global _PROJECT  # noqa: PLW0603 - one a process
+    for name in OWN[kind]:
+        importlib.import_module(name)
+    _PROJECT = (folder, time.time())
+    listen(path)
+
+
+def listen(path: Path) -> None:
+    """Fork a program for each connection until SIGTERM or SIGINT. The socket exists once it listens."""
     gc.freeze()  # a fork's collector leaves these pages alone, so that they stay shared
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _leave)
     signal.signal(signal.SIGCHLD, lambda *_: _reap())
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-        listener.bind(str(path))
+        listener.bind(f"{path}.new")
         listener.listen(64)
-        print("ready", flush=True)
+        Path(f"{path}.new").rename(path)
         while True:
             connection, _ = listener.accept()
             with connection:
@@ -100,6 +139,18 @@ def _attend(connection: socket.socket) -> int:
     return 0
 
 
+def _forget_project(folder: str) -> None:
+    """Forget the modules of the project, unless they are those of this folder and none is gone or newer than this process: the program imports them."""
+    project, since_s = _PROJECT
+    files = {name: str(getattr(module, "__file__", None)) for name, module in sys.modules.items()}
+    own = {name: Path(file) for name, file in files.items() if project and file.startswith(f"{project}/")}
+    if folder == project and all(path.exists() and path.stat().st_mtime < since_s for path in own.values()):
+        return
+    sys.path[:] = [path for path in sys.path if not (project and path.startswith(f"{project}/"))]
+    for name in own:
+        del sys.modules[name]
+
+
 def _become(order: Mapping[str, object], streams: Sequence[int]) -> None:
     """Run `python FILE ...`, `python -m MODULE ...` or `python -c TEXT ...` in its folder, with its environment and streams; never returns."""
     code = 1
@@ -115,7 +166,10 @@ def _become(order: Mapping[str, object], streams: Sequence[int]) -> None:
         for name in [name for name in sys.modules if name.partition(".")[0] in {"tests", "tools"}]:
             del sys.modules[name]  # this process's own, from another checkout
         sys.path[0] = str(order["folder"])
+        _forget_project(sys.path[0])
         match arguments:
+            case ["--serve", socket_path, kind]:
+                serve_project(Path(socket_path), kind, sys.path[0])
             case ["-m", module, *_]:
                 sys.argv = arguments[1:]
                 runpy.run_module(module, run_name="__main__", alter_sys=True)
