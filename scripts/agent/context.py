@@ -12,6 +12,7 @@ from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.installation import product_program
 from gemma_serving.contracts.masking import masked
+from gemma_serving.engine import runner
 from gemma_serving.engine.steps import PlannedStep
 from gemma_serving.scripts.agent.bounds import PlannedStack
 from gemma_serving.scripts.agent.keeper import Keepers
@@ -97,17 +98,19 @@ class AgentContext:
 
 
 def answer_of(name: str, result: ProgramResult) -> Answer:
-    """Return the result of a command: its --json output, and the last lines of its progress.
+    """Return the result of a command: its JSON document, and the last lines of its progress, which say nothing about the result.
 
-    Every text of the document can come from outside. Raises CommandRefusedError if it refused, and ScriptError if it failed without a document.
+    Every text of the document can come from outside. Raises CommandRefusedError if it refused, and ScriptError if it failed without a result.
     """
-    document = result.document
-    if result.exit_code != ExitCode.DONE and (document is None or {*document} == {"error", "exit_code"}):
+    document, is_done = result.document, result.exit_code == ExitCode.DONE
+    if not is_done and (document is None or {*document} == {"error", "exit_code"}):
         error = CommandRefusedError if result.exit_code == ExitCode.REFUSED else ScriptError
-        raise error(result.reason.removeprefix(f"{name}: "))  # the caller knows which tool it called
+        raise error(
+            str(document["error"]) if document else f"The command {runner.ending(result.exit_code)} without a message."
+        )
     known = result.exit_code in list(ExitCode)
     return {
-        "ok": result.exit_code == ExitCode.DONE,
+        "ok": is_done,
         "exit_code": result.exit_code,
         "meaning": ExitCode(result.exit_code).meaning if known else "the command was stopped from outside",
         "note": NOTE,

@@ -57,11 +57,6 @@ class ProgramResult:
         plain = each_text(cast("object", found), lambda text: for_model(masked(text, self.secrets)))
         return cast("Mapping[str, object]", plain)
 
-    @property
-    def reason(self) -> str:
-        """The last message of the command, as a sentence."""
-        return self.said[-1] if self.said else f"The command {runner.ending(self.exit_code)} without a message."
-
 
 async def run_program(
     argv: Sequence[str],

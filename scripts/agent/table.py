@@ -61,7 +61,13 @@ TOOLS: Final = (
         command="plan",
         note="`compare` with an empty list plans the model on every accelerator. `finding` explains a finding, such as FIT01.",
     ),
-    AgentTool(name="prices", command="plan prices", fixed={"dry_run": True}, effect=Effect.ASKS),
+    AgentTool(
+        name="prices",
+        command="plan prices",
+        help="Compare the price table with Google's price catalog, and show the differences. Writes nothing: a person runs `gemma plan prices`.",
+        fixed={"dry_run": True},
+        effect=Effect.ASKS,
+    ),
     AgentTool(name="doctor", command="doctor"),
     AgentTool(name="capacity", command="capacity"),
     AgentTool(
@@ -71,7 +77,13 @@ TOOLS: Final = (
         guard=_status,
     ),
     AgentTool(name="alerts", command="alerts"),
-    AgentTool(name="list_weights", command="stage_model", fixed={"list_folders": True}, effect=Effect.ASKS),
+    AgentTool(
+        name="list_weights",
+        command="stage_model",
+        help="List the folders of a stack's bucket: the size of each, whether all files were copied, and whether a server reads it. Read-only.",
+        fixed={"list_folders": True, "origin": None, "revision": None, "part_size_mib": None, "parallel": None},
+        effect=Effect.ASKS,
+    ),
     AgentTool(
         name="logs",
         command="logs",
@@ -85,7 +97,8 @@ TOOLS: Final = (
     AgentTool(
         name="preview",
         command="up",
-        note="This is the dry run: nothing is changed. Without the permission up, it runs only a program as `gemma init` writes it. "
+        help="Show what `up` would do to a stack: the blockers of doctor's list, or each change, the effect on the server, the duration and the price.",
+        note="Nothing is changed. Without the permission up, it runs only a program as `gemma init` writes it. "
         "Show the user the headline, each change, both prices and `budget`, then call up with the "
         "same arguments and `plan`. `allowed` is false if up refuses the plan: `budget` then names what is missing, and only the user can set it. "
         "`set` takes cloudRun.minInstances and cloudRun.maxInstances, with the permission to scale.",
@@ -96,6 +109,7 @@ TOOLS: Final = (
     AgentTool(
         name="up",
         command="up",
+        help="Deploy a stack, or with `restart` only start its server again. It continues from what an interrupted or failed run left.",
         note="Runs exactly the plan of preview, once: pass the same arguments and `plan`. It can take hours.",
         fixed={"dry_run": False, "yes": True},
         requires=("plan",),
@@ -105,7 +119,7 @@ TOOLS: Final = (
     AgentTool(
         name="stage_weights",
         command="stage_model",
-        note="`from` the hub, or a source that the user allowed. A running server does not change. Then run preview and up.",
+        note="`origin`: the hub, or a source that the user allowed. A running server does not change. Then run preview and up.",
         fixed={"list_folders": False},
         changes=("stage",),
         guard=stage_allowed,
@@ -113,6 +127,7 @@ TOOLS: Final = (
     AgentTool(
         name="teardown",
         command="teardown",
+        help="Destroy a stack, then find and delete leaked resources. The receipt has every deletion and every list call.",
         note="The user types the stack's name and a code each time. Without `keep_bucket`, the bucket with the weights is deleted too.",
         fixed={"dry_run": False, "yes": True},
         requires=("stack",),

@@ -77,8 +77,10 @@ class AgentTool:
     """Words after `python -m scripts.`: the room, and a subcommand if it is one."""
     note: str = ""
     """Facts for the caller that the command's help lacks."""
+    help: str = ""
+    """What the tool does, in place of the command's help, which is about every value of the options that the tool fixes."""
     fixed: Mapping[str, object] = field(default_factory=dict[str, object])
-    """Options that the tool fixes."""
+    """Options that the tool fixes; None for one that means nothing beside them."""
     requires: tuple[str, ...] = ()
     """Options that it requires although the command does not, because a person has another one instead, such as `--url`."""
     changes: tuple[Change, ...] = ()
@@ -102,8 +104,8 @@ class AgentTool:
 
     @property
     def description(self) -> str:
-        """The command's help without its examples and its layout."""
-        lines = inspect.cleandoc(command_of(self.command).help or "").splitlines()
+        """Its own help, or the command's without its examples and its layout."""
+        lines = inspect.cleandoc(self.help or command_of(self.command).help or "").splitlines()
         prose = " ".join(line for line in lines if not line.startswith(" "))
         return " ".join(f"{prose} {self.note}".split())
 

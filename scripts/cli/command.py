@@ -120,15 +120,14 @@ def report_failed_writes(name: str, work: Callable[[], int]) -> int:
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
             path = str(error.filename)
-            print_progress(
-                name, f"{path[:60]}... has {len(path):,} characters, too many for a file. Pass a shorter path."
-            )
+            sentence = f"{path[:60]}... has {len(path):,} characters, too many for a file. Pass a shorter path."
+            print_error(name, sentence, ExitCode.REFUSED, sys.argv)
             return int(ExitCode.REFUSED)
         if error.errno not in _FULL and not isinstance(error, _NO_PLACE):
             raise
         _drop_output()
         fix = "Free space or choose another place" if error.errno in _FULL else "Choose another place"
-        print_progress(name, f"{not_written(error)} {fix}, then run the command again.")
+        print_error(name, f"{not_written(error)} {fix}, then run the command again.", ExitCode.FAILED, sys.argv)
         return int(ExitCode.FAILED)
     return code
 

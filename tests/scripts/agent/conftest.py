@@ -79,10 +79,13 @@ class Commands:
                 self.hold.set()
                 await anyio.sleep_forever()
             is_up = argv[1] == "up" and "--yes" in argv
+            code = self.up_code if is_up else self.code
             document = self.documents.get(argv[1], self.plan(argv) if argv[1] == "up" else {"ok": True})
+            if document is None or (is_up and code):
+                document = {"error": self.said, "exit_code": code}
             return ProgramResult(
-                exit_code=self.up_code if is_up else self.code,
-                printed=json.dumps(None if is_up and self.up_code else document),
+                exit_code=code,
+                printed=json.dumps(document),
                 said=(self.said,),
                 secrets=tuple(secrets),
             )

@@ -8,8 +8,11 @@ import re
 
 import anyio
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from mcp.client.client import Client
 
+from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.scripts.agent import context
 from gemma_serving.scripts.agent.permissions import CHANGES
 from gemma_serving.scripts.agent.presenting import MOST_CHARACTERS, compact_json
@@ -55,9 +58,26 @@ LONG = {
 
 
 @pytest.fixture
-def server(bench_of, audit, commands, codes, monkeypatch):
-    """A server with every tool, whose commands read their options as they would, and answer at length."""
+def server_of(bench_of, audit, codes, monkeypatch):
+    """Make a server with every tool, whose commands run by a function."""
     monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "a-project")
+
+    def make(run_program):
+        monkeypatch.setattr(context, "run_program", run_program)
+        made = build(bench_of(",".join(CHANGES), stage_from=[TEXTS["origin"]]), audit)
+
+        async def person(ctx, question):
+            return await typing(codes, bucket="BUCKET" in question.message)(ctx, question)
+
+        made.person = person
+        return made
+
+    return make
+
+
+@pytest.fixture
+def server(server_of, commands):
+    """A server with every tool, whose commands read their options as they would, and answer at length."""
 
     async def run_program(argv, *, secrets=(), **_):
         _, room, *words = called(argv)
@@ -71,14 +91,7 @@ def server(bench_of, audit, commands, codes, monkeypatch):
         document = {**LONG, **(commands.plan(argv) if room == "up" else {})}
         return ProgramResult(exit_code=0, printed=json.dumps(document), said=("─" * 120,) * 40, secrets=tuple(secrets))
 
-    monkeypatch.setattr(context, "run_program", run_program)
-    made = build(bench_of(",".join(CHANGES), stage_from=[TEXTS["origin"]]), audit)
-
-    async def person(ctx, question):
-        return await typing(codes, bucket="BUCKET" in question.message)(ctx, question)
-
-    made.person = person
-    return made
+    return server_of(run_program)
 
 
 def used(server, work):
@@ -133,6 +146,13 @@ def test_no_tool_has_an_option_that_writes_a_file_or_reaches_another_place():
     assert paths == {"compare before", "compare after"}
 
 
+def test_a_tool_with_fixed_options_says_what_it_does_with_them():
+    for tool in TOOLS:
+        fields = option_fields(command_of(tool.command).options)
+        changed = {name for name, value in tool.fixed.items() if value not in {None, fields[name].default}}
+        assert bool(tool.help) == bool(changed), tool.name
+
+
 def arguments_of(tool, name, schema):
     """Return the arguments of a call with one more option."""
     needed = calls_of(tool)
@@ -168,6 +188,44 @@ def test_the_command_takes_every_argument_of_its_tool_and_every_text_is_its_stru
         return wrong
 
     assert used(server, law) == []
+
+
+LINES = st.lists(st.text("abcdefghij .`", min_size=1, max_size=60).filter(str.strip), min_size=1, max_size=30)
+
+
+@settings(max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(code=st.sampled_from([ExitCode.FAILED, ExitCode.REFUSED, ExitCode(3)]), error=LINES, progress=LINES)
+def test_every_tool_gives_each_line_of_its_commands_error_and_no_progress(server_of, commands, code, error, progress):
+    sentence, works = "\n".join(error), False
+
+    async def ends(argv, **_):
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
+            if works:
+                print(json.dumps(commands.plan(called(argv))))
+            else:
+                cli.print_error("gemma", sentence, code, argv)
+        return ProgramResult(
+            exit_code=0 if works else int(code), printed=out.getvalue(), said=[*map("+".__add__, progress)]
+        )
+
+    async def law(client):
+        nonlocal works
+        wrong = []
+        for tool in (await client.list_tools()).tools:
+            given = calls_of(tool)
+            if works := tool.name == "up":
+                await client.call_tool(
+                    "preview", {key: value for key, value in given.items() if key != "plan"} | {"stack": STACK}
+                )
+                works = False
+            if tool.name not in OF_WORK:
+                found = await client.call_tool(tool.name, given)
+                if not found.is_error or not text_of(found).startswith(sentence) or "+" in text_of(found):
+                    wrong.append(f"{tool.name}: {text_of(found)}")
+        return wrong
+
+    assert used(server_of(ends), law) == []
 
 
 @pytest.mark.parametrize(
