@@ -86,7 +86,9 @@ def _init(options: InitOptions) -> ExitCode:
         if options.ci:
             raise CommandRefusedError("Pulumi.yaml exists. --ci needs a new folder; to add a stack here, remove --ci.")
         from gemma_serving.scripts.init.stack_file import write_settings
+        from gemma_serving.scripts.plan.api import new_file
 
+        new_file(options.name, option="NAME", overwrite=options.force)  # before the questions
         return write_settings(_complete(options))
     return _new_project(options, here)
 
@@ -94,7 +96,7 @@ def _init(options: InitOptions) -> ExitCode:
 def _new_project(options: InitOptions, here: Path) -> ExitCode:
     """Write the project with its stack, or nothing. Raises CommandRefusedError for a file that exists."""
     made = (*_TEXTS, _WHEELS, *([".github"] if options.ci else ()))
-    for name in made:
+    for name in (*made, *([] if options.force else [f"Pulumi.{options.name}.yaml"])):
         if (here / name).exists():
             raise CommandRefusedError(f"{name} exists. Move it away, or use a new folder.")
     packages = _packages()

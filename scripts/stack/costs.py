@@ -26,11 +26,12 @@ from gemma_serving.contracts.outputs import StackOutputs
 from gemma_serving.contracts.resource_types import SERVICE_TYPE
 from gemma_serving.contracts.search_results import FoundResource
 from gemma_serving.contracts.stack_facts import CloudFacts
-from gemma_serving.engine.state import Item, StackState
+from gemma_serving.engine.state import Item, StackState, read
 from gemma_serving.planning.cost.capacity_order import known_usd_per_hour
 from gemma_serving.planning.data.prices import LIST_PRICES, Price, price_words
 from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.units import number_of
+from gemma_serving.scripts.stack.own_runs import without_file
 from gemma_serving.scripts.stack.settings import NO_PROJECT, stack_settings
 
 if TYPE_CHECKING:
@@ -126,6 +127,17 @@ def found_sentence(found: Sequence[FoundResource]) -> str:
     rates = {kind: found_rate([item for item in found if item.kind == kind]) for kind in kinds}
     priced = [f"{kind}, {rate}" for kind, rate in rates.items() if rate]
     return f"{number_of(len(found), 'resource')} in Google Cloud: {'; '.join(priced) or 'none has an hourly price'}."
+
+
+def lost_files(stack: str) -> Sequence[str]:
+    """Return a sentence for each server of this folder whose settings file is gone, because the new stack's file may be the same one."""
+    costs = {name: recorded_costs(read(name), "unclear") for name in without_file()}
+    return [
+        f"Stack {name} was deployed from this folder, and Pulumi.{name}.yaml is gone. {' '.join(dict.fromkeys(one.sentence for one in each))} "
+        f"If its file is now Pulumi.{stack}.yaml, name it Pulumi.{name}.yaml again: another name is another server."
+        for name, each in costs.items()
+        if each
+    ]
 
 
 def storage_price(bucket: FoundResource) -> Price:

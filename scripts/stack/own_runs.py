@@ -51,6 +51,13 @@ def remembered_refusal(stack: str) -> Sequence[str]:
     return [f"`gemma up` of {at:%Y-%m-%d %H:%M} UTC: {headline}", *zones]
 
 
+def without_file() -> Sequence[str]:
+    """Return the stacks that this folder deployed with the chosen backend, and whose settings file is gone."""
+    start, end = _name("*").split("*")
+    names = [name.removeprefix(start).removesuffix(end) for name in memory().names(start)]
+    return [name for name in names if not (home_folder() / f"Pulumi.{name}.yaml").is_file()]
+
+
 def is_interrupted(stack: str) -> bool:
     """Return whether the last deployment of this folder did not end, or failed."""
     return _last_run(stack).get("state") == "begun"

@@ -156,6 +156,16 @@ def test_a_file_of_the_user_is_never_replaced(init, tmp_path, name):
     assert (tmp_path / name).read_text() in {"mine", "name: gemma-serving"}
 
 
+@pytest.mark.parametrize("is_project", [True, False])
+def test_a_stack_that_exists_is_refused_before_a_question(init, tmp_path, is_project):
+    if is_project:
+        assert init("other", "--like", "l4-qat")[0] == 0
+    (tmp_path / "Pulumi.chat.yaml").write_text("mine")
+    code, _, err = init("chat")  # without a terminal, the question is an error
+    assert code == 2
+    assert re.match(r"init: Pulumi\.chat\.yaml (already )?exists\. ", err)
+
+
 def test_in_a_project_it_adds_the_settings_file_of_a_stack_and_nothing_else(init, tmp_path):
     assert init("chat", "--like", "l4-qat")[0] == 0
     before = {name: (tmp_path / name).read_bytes() for name in files_in(tmp_path)}

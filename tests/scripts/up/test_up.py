@@ -15,6 +15,7 @@ from gemma_serving.cloud.caller import USER, GoogleCaller
 from gemma_serving.cloud.kinds import NETWORK, NODE
 from gemma_serving.cloud.quotas import instance_quotas
 from gemma_serving.cloud.shortage import QuotaRead
+from gemma_serving.contracts.answers import Absent
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.fields import from_json, to_json
@@ -22,7 +23,7 @@ from gemma_serving.contracts.outputs import StackOutputs
 from gemma_serving.contracts.proof import Asker
 from gemma_serving.contracts.resource_types import CAPACITY_COMPONENT, CAPACITY_TYPE, SERVICE_TYPE
 from gemma_serving.contracts.search_results import FoundResource, Inventory
-from gemma_serving.contracts.stack_facts import CloudFacts, ServesNow
+from gemma_serving.contracts.stack_facts import CloudFacts, ServesNow, StackFacts
 from gemma_serving.engine import runner
 from gemma_serving.engine.backend import memory
 from gemma_serving.engine.deployed_config import BUCKET_CREATION
@@ -36,7 +37,7 @@ from gemma_serving.scripts.doctor.diagnosis import missing, unknown
 from gemma_serving.scripts.logs.api import MeasuredStart
 from gemma_serving.scripts.preview import upcoming as preview_upcoming
 from gemma_serving.scripts.preview.upcoming import upcoming
-from gemma_serving.scripts.stack import facts, own_runs, serves, unfinished_teardown
+from gemma_serving.scripts.stack import costs, facts, own_runs, serves, unfinished_teardown
 from gemma_serving.scripts.stack.costs import ServerCosts
 from gemma_serving.scripts.stack.limit_record import LimitRecord, limit_name
 from gemma_serving.scripts.stack.serves import serves_now
@@ -318,6 +319,28 @@ def test_a_renamed_stack_is_renamed_back_and_never_replaced(engine, ended):
         f"`pulumi stack rename before --stack {STACK}`. `up` would delete them and create others. Nothing was changed.\n"
     )
     assert engine.previews == []
+
+
+@pytest.mark.parametrize("is_gone", [True, False])
+@pytest.mark.parametrize("has_server", [True, False])
+def test_a_server_of_this_folder_whose_settings_file_is_gone_is_named_before_the_question(
+    engine, ended, monkeypatch, has_server, is_gone
+):
+    engine.known, engine.preview = [], preview_of(CREATE)
+    other = "before" if is_gone else "l4-qat"
+    own_runs.remember_run(other, "done")
+    found = StackState(stack=other, status="read", resources=(CAPACITY_ITEM,) if has_server else ())
+    monkeypatch.setattr(costs, "read", lambda stack: replace(found, stack=stack))
+    monkeypatch.setattr(starting, "create_state", lambda _stack: None)
+    engine.typed = "no\n"
+    said = (
+        f"Stack before was deployed from this folder, and Pulumi.before.yaml is gone. Costs an unknown price, if Google bills it. "
+        f"If its file is now Pulumi.{STACK}.yaml, name it Pulumi.before.yaml again: another name is another server."
+    )
+    assert (f"Warning: {said}\n" in ended(ExitCode.REFUSED).out) == (has_server and is_gone)
+    with pytest.raises(CommandRefusedError) as refused:
+        serves.require_deployed(StackFacts(stack=STACK, state=Absent(), outputs=Absent()))
+    assert (said in str(refused.value)) == (has_server and is_gone)
 
 
 def test_running_capacity_of_an_interrupted_up_in_a_zone_that_is_no_longer_listed_is_refused_before_the_question(
