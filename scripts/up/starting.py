@@ -16,6 +16,7 @@ from gemma_serving.contracts.settings_files import refresh_command
 from gemma_serving.contracts.stack_facts import MISSING, StackFacts
 from gemma_serving.engine import runner
 from gemma_serving.engine.atomic_file import replace_file
+from gemma_serving.engine.children import interruptible
 from gemma_serving.engine.deployed_config import deployed_values, values_in
 from gemma_serving.engine.locks import require_dead, stack_locks
 from gemma_serving.engine.previewed import scratch_backend
@@ -98,7 +99,9 @@ def _kept_state(state: StackState, *, dry_run: bool) -> Generator[None]:
     try:
         yield
     except BaseException as error:
-        if is_new and remove_empty(read(stack)):
+        with interruptible():  # the engine starts again
+            is_removed = is_new and remove_empty(read(stack))
+        if is_removed:
             _restore(path, text)
         elif isinstance(error, ScriptError) and not isinstance(error, CommandRefusedError):
             print_progress("up", exists_now(stack))

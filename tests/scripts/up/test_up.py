@@ -1,6 +1,7 @@
 """`gemma up` with an engine that answers as told: what is said before the question, what after, and each error in one sentence."""
 
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -24,7 +25,7 @@ from gemma_serving.contracts.proof import Asker
 from gemma_serving.contracts.resource_types import CAPACITY_COMPONENT, CAPACITY_TYPE, SERVICE_TYPE
 from gemma_serving.contracts.search_results import FoundResource, Inventory
 from gemma_serving.contracts.stack_facts import CloudFacts, ServesNow, StackFacts
-from gemma_serving.engine import runner
+from gemma_serving.engine import children, runner
 from gemma_serving.engine.backend import memory
 from gemma_serving.engine.deployed_config import BUCKET_CREATION
 from gemma_serving.engine.deployment import UNKNOWN, deployment_of
@@ -495,15 +496,22 @@ CAPACITY_DECLARED = {"urn": f"urn:pulumi:s::gemma-serving::{CAPACITY_COMPONENT}:
 RESOURCE = {"urn": "urn:pulumi:s::gemma-serving::pulumi:pulumi:Stack::s", "type": "pulumi:pulumi:Stack"}
 
 
-@pytest.mark.parametrize("end", ["declined", "preview", "interrupted"])
+@pytest.mark.parametrize("end", ["declined", "preview", *children.ENDING])
 def test_a_new_state_that_is_not_used_is_removed_with_its_salt(engine, copied, monkeypatch, end):
     text, engine.known = copied.read_text(), []
     salted = text.replace("{ ", "{").replace(" }", "}") + "encryptionsalt: v1:x\n"
     monkeypatch.setattr(runner, "query", lambda _words, **_: copied.write_text(salted))
+
+    def removed(*words):
+        with children.started(["sleep", "0.1"]) as process:  # gets an earlier signal
+            assert process.wait() == 0
+        return engine._remove(*words)
+
+    monkeypatch.setattr(starting.runner, "run", removed)
     if end == "preview":
         monkeypatch.setattr(up, "previewed", raising(ScriptError("the plan stops it")))
-    if end == "interrupted":
-        monkeypatch.setattr(up, "confirm", raising(KeyboardInterrupt()))
+    elif end in children.ENDING:
+        monkeypatch.setattr(up, "confirm", lambda *_, **__: signal.raise_signal(end))
     engine.typed = "no\n"
     assert typed() != ExitCode.DONE
     assert engine.removed == [("stack", "rm", STACK, "--yes", "--preserve-config")]
