@@ -1,0 +1,170 @@
+"""Which tests judge a mutant, and what they say."""
+
+import ast
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from typing import Any, Final
+
+from tests.mutants.changes import Mutant
+from tests.mutants.forks import ROOT, SWITCHED, Job, collected, in_forks, judged, measured, name_of
+from tests.suite import _shares_a_fixture
+
+WORKERS: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One test, measured without a change."""
+
+    name: str
+    cpu_s: float
+    passed: bool
+    reached: frozenset[int | str]
+
+    @property
+    def file(self) -> str:
+        """File in which it is."""
+        return self.name.partition("::")[0]
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What the tests say of a mutant: the one that fails, an empty text if none does, None if they do not end by themselves."""
+
+    mutant: Mutant
+    tests: Sequence[str] = ()
+    caught_by: str | None = ""
+    cpu_s: float = 0.0
+
+    @property
+    def answer(self) -> str:
+        """One word."""
+        return "unknown" if self.caught_by is None else "caught" if self.caught_by else "survived"
+
+
+def chosen(tests: Iterable[Measured], whole: Iterable[str], reached: frozenset[int | str]) -> list[Measured]:
+    """Return the tests that reach one of these, the cheapest file first. The tests of a `whole` file follow one another."""
+    files = dict[str, list[Measured]]()
+    for test in tests:
+        files.setdefault(test.file, []).append(test)
+    kept = list[list[Measured]]()
+    for file, each in files.items():
+        reaching = [test for test in each if reached & test.reached]
+        if reaching:
+            kept.append([test for test in (each if file in whole else reaching) if test.passed])
+    kept.sort(key=lambda each: sum(test.cpu_s for test in each))
+    return [test for each in kept for test in each]
+
+
+def users_of(file: str) -> frozenset[str]:
+    """Return a module and those with switches that import from it."""
+    users = {file}
+    for other, _ in SWITCHED.values():
+        for node in ast.walk(ast.parse((ROOT / other).read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module == name_of(file):
+                users.add(other)
+    return frozenset(users)
+
+
+def judge(mutants: Sequence[Mutant], folders: Sequence[str]) -> Sequence[Verdict]:
+    """Return what tests in some folders say of each mutant."""
+    verdicts = [Verdict(mutant) for mutant in mutants]
+    SWITCHED.clear()
+    for number, mutant in enumerate(mutants):
+        SWITCHED.setdefault(name_of(mutant.file), (mutant.file, {}))[1][mutant.place] = number
+    found = _in_child(partial(collected, folders, partial(_judge_collected, verdicts)))
+    for verdict, row in zip(verdicts, found["verdicts"], strict=True):
+        verdict.tests, verdict.caught_by, verdict.cpu_s = row
+    for name in found["installed"]:
+        with suppress(Exception):
+            import_module(name)
+    tests = {name: Measured(name, cpu_s, passed, frozenset(reached)) for name, cpu_s, passed, reached in found["tests"]}
+    cold = list[Job]()
+    for number in found["early"]:
+        if isinstance(number, int) and not verdicts[number].caught_by:
+            these = chosen(tests.values(), found["whole"], users_of(mutants[number].file)) or list(tests.values())
+            verdicts[number].tests = [test.name for test in these]
+            cold.append(Job(number, partial(_judge_alone, these, number), 30 + sum(test.cpu_s for test in these)))
+    _note(verdicts, in_forks(cold, WORKERS))
+    return verdicts
+
+
+def _note(verdicts: Sequence[Verdict], results: Iterable[tuple[int, str | None, float]]) -> None:
+    for number, caught_by, cpu_s in results:
+        verdicts[number].caught_by = caught_by
+        verdicts[number].cpu_s += cpu_s
+        mutant = verdicts[number].mutant
+        by = f" by {caught_by}" if caught_by else ""
+        print(f"{verdicts[number].answer:9}{mutant.file}:{mutant.line}: {mutant.change}{by}", flush=True)
+
+
+def _judge_alone(tests: Sequence[Measured], made: int) -> str:
+    """Judge a mutant in a process that has imported no module with switches."""
+    names = [test.name for test in tests]
+
+    def work(session, switch):
+        items = {item.nodeid: item for item in session.items}
+        return judged(session, [items[name] for name in names if name in items], switch, made)
+
+    caught_by = None
+    with suppress(Exception):
+        caught_by = collected(dict.fromkeys(test.file for test in tests), work, made)
+    return "the import of a module" if caught_by is None else caught_by
+
+
+def _judge_collected(verdicts: Sequence[Verdict], session: Any, switch: Any) -> dict[str, object]:
+    """Measure the tests and judge the mutants, in the process that has collected them."""
+    early, files = list(switch.reached), dict[str, list[Any]]()
+    for item in session.items:
+        files.setdefault(item.nodeid.partition("::")[0], []).append(item)
+    whole = [file for file, items in files.items() if any(map(_shares_a_fixture, items))]
+    jobs = [Job(file, partial(measured, session, items, switch), 600.0) for file, items in files.items()]
+    rows, absent = [], []
+    for file, result, _ in in_forks(jobs, WORKERS):
+        rows += result or []
+        absent += [] if result else [file]
+    tests = [Measured(name, cpu_s, passed, frozenset(reached)) for name, cpu_s, passed, reached in rows]
+    left_out = [*absent, *(test.name for test in tests if not test.passed)]
+    print(f"{len(tests)} tests, {sum(test.cpu_s for test in tests):.0f} CPU s without a change", flush=True)
+    print(*(f"left out, because it fails without a change: {name}\n" for name in left_out), sep="", end="", flush=True)
+    items = {item.nodeid: item for item in session.items}
+    judges = list[Job]()
+    for number, verdict in enumerate(verdicts):
+        these = chosen(tests, whole, frozenset({number}))
+        verdict.tests = [test.name for test in these]
+        work = partial(judged, session, [items[test.name] for test in these], switch, number)
+        judges += [Job(number, work, sum(test.cpu_s for test in these))] if these else []
+    _note(verdicts, in_forks(judges, WORKERS))
+    return {
+        "verdicts": [(verdict.tests, verdict.caught_by, verdict.cpu_s) for verdict in verdicts],
+        "installed": [
+            name for name, each in sys.modules.items() if "site-packages" in (getattr(each, "__file__", "") or "")
+        ],
+        "tests": rows,
+        "whole": whole,
+        "early": early,
+    }
+
+
+def _in_child(work: Callable[[], Any]) -> Any:
+    """Return the result of work in a child process, which prints here."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if not pid:
+        os.close(reading)
+        try:
+            with os.fdopen(writing, "w") as stream:
+                json.dump(work(), stream)
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as stream:
+        text = stream.read()
+    os.waitpid(pid, 0)
+    return json.loads(text)

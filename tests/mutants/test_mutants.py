@@ -1,0 +1,132 @@
+"""The generator of mutants: each kind of change is made, one at a time, and nothing changes without a switch."""
+
+import builtins
+import json
+import os
+import signal
+
+import pytest
+
+from tests.mutants.__main__ import REASONS, ROOMS, drawn, key_of, stated
+from tests.mutants.changes import SWITCH, mutants_of, switched
+from tests.mutants.forks import ROOT, Job, Switch, in_forks
+from tests.mutants.judging import Measured, chosen
+
+ROWS = [
+    ("x < 1", (1,), ["x < 1 -> x <= 1", "1 -> 2"]),
+    ("x >= 60", (60,), ["x >= 60 -> x > 60", "60 -> 600"]),
+    ("x == 'a'", ("a",), ["x == 'a' -> x != 'a'"]),
+    ("x not in 'ab'", ("a",), ["x not in 'ab' -> x in 'ab'"]),
+    ("x is None", (None,), ["x is None -> x is not None"]),
+    ("min(x)", ([1, 2],), ["min(x) -> max(x)"]),
+    ("any(x)", ([True, False],), ["any(x) -> all(x)"]),
+    ("x and y", (4, 5), ["x and y -> x or y"]),
+    ("x or y", (4, 5), ["x or y -> x and y", "x or y -> y or x"]),
+    ("bool(x > y or y)", (3, 0), ["x > y or y -> x > y and y", "x > y or y -> y or x > y", "x > y -> x >= y"]),
+    ("x if y else 'a'", (4, True), ["x if y else 'a' -> 'a' if y else x"]),
+    ("not x", (True,), ["not x -> x"]),
+    ("(x, False)", (4,), ["False -> True"]),
+    ("x + 0.5", (4,), ["0.5 -> 5.0"]),
+    ("[each for each in x if each]", ([0, "a"],), ["if each -> True"]),
+    (
+        "x in {'a', 'b'}",
+        ("b",),
+        ["x in {'a', 'b'} -> x not in {'a', 'b'}", "{'a', 'b'} -> {'b'}", "{'a', 'b'} -> {'a'}"],
+    ),
+    ("f'{x / 10:.2f} of 10'", (5,), ["10 -> 100"]),
+]
+EQUIVALENT = {"x > y or y -> y or x > y", "x > y -> x >= y", "{'a', 'b'} -> {'b'}"}
+"""Changes that the arguments of their row do not show."""
+
+
+def module(tmp_path, expression):
+    (tmp_path / "sample.py").write_text(
+        f'def sample(x, y=None, *, z: "int" = None):\n    """Count 3."""\n    return {expression}\n'
+    )
+    return mutants_of(tmp_path, "sample.py")
+
+
+@pytest.mark.parametrize(("expression", "arguments", "changes"), ROWS)
+def test_each_kind_of_change_is_made_alone_and_none_without_a_switch(
+    expression, arguments, changes, tmp_path, monkeypatch
+):
+    mutants = module(tmp_path, expression)
+    assert sorted(mutant.change for mutant in mutants) == sorted(changes)
+    assert {mutant.text for mutant in mutants} == {f"return {expression}"}
+    names = {}
+    kept = {mutant.place: mutant.place for mutant in mutants}
+    exec(compile(switched(tmp_path, "sample.py", kept), "sample.py", "exec"), names)  # noqa: S102 - its sample
+    right = eval(f"lambda x, y=None: {expression}")(*arguments)  # noqa: S307 - as above
+    for mutant in mutants:
+        switch = Switch(mutant.place)
+        monkeypatch.setattr(builtins, SWITCH, switch, raising=False)
+        assert (names["sample"](*arguments) != right) == (mutant.change not in EQUIVALENT), mutant
+        switch.made = None
+        assert names["sample"](*arguments) == right
+        assert "sample.py" in switch.reached
+
+
+@pytest.mark.parametrize(
+    ("expression", "changes"),
+    [
+        ("'text'", []),
+        ("x if y or x else x", ["y or x -> y and x"]),
+        ("[a for a in x if a or y]", ["a or y -> a and y", "if a or y -> True"]),
+        ("not (x or y)", ["not (x or y) -> x or y", "x or y -> x and y"]),
+        ("x.is_a or y.has_b", ["x.is_a or y.has_b -> x.is_a and y.has_b"]),
+    ],
+)
+def test_texts_and_orders_that_make_no_difference_stay(expression, changes, tmp_path):
+    assert sorted(mutant.change for mutant in module(tmp_path, expression)) == sorted(changes)
+
+
+UNCHANGED = """
+@cut(slots=True)
+class A(Base, total=False):
+    a: Literal[1]
+
+    def b(self, c: Annotated[int, 2]) -> Annotated[int, 3]:
+        match c:
+            case 4 if c.d:
+                return c
+
+    async def e(self, f: Annotated[int, 5]) -> Annotated[int, 6]:
+        return f"{f:10.2f}"
+"""
+
+
+def test_patterns_annotations_decorators_and_formats_stay(tmp_path):
+    (tmp_path / "sample.py").write_text(UNCHANGED)
+    assert mutants_of(tmp_path, "sample.py") == []
+
+
+def test_a_draw_is_the_same_for_one_seed():
+    files = ["gemma_serving/cloud/prices.py"]
+    assert drawn(files, 5, seed=1) == drawn(files, 5, seed=1) != drawn(files, 5, seed=2)
+    assert drawn(files, None, seed=1) == mutants_of(ROOT, files[0])
+
+
+def test_the_cheapest_file_judges_first_and_one_whose_tests_follow_one_another_whole():
+    tests = [
+        Measured("dear.py::a", 5.0, True, frozenset({1})),
+        Measured("whole.py::b", 1.0, True, frozenset()),
+        Measured("whole.py::c", 1.0, True, frozenset({1, 2})),
+        Measured("cheap.py::d", 0.5, True, frozenset({1})),
+        Measured("cheap.py::e", 0.5, True, frozenset({2})),
+        Measured("red.py::f", 0.1, False, frozenset({1})),
+    ]
+    assert [test.name[-1] for test in chosen(tests, ["whole.py"], frozenset({1}))] == ["d", "b", "c", "a"]
+
+
+def test_a_fork_that_does_not_end_by_itself_has_no_result():
+    jobs = [Job("right", lambda: "caught", 1.0), Job("killed", lambda: os.kill(os.getpid(), signal.SIGXCPU), 1.0)]
+    assert {name: result for name, result, _ in in_forks(jobs, 2)} == {"right": "caught", "killed": None}
+
+
+def test_every_reason_is_about_a_mutant_and_few_have_one():
+    every = [mutant for room in ROOMS.values() for file in room.modules for mutant in mutants_of(ROOT, file)]
+    reasons = stated()
+    assert len(reasons) == len(json.loads(REASONS.read_text()))
+    assert set(reasons) <= set(map(key_of, every))
+    assert all(reason.endswith(".") for reason in reasons.values())
+    assert sum(key_of(mutant) in reasons for mutant in every) <= len(every) / 20
