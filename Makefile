@@ -65,7 +65,7 @@ COUNT ?= 100
 kills: setup  #m Kill the engine at random moments and search for leaks.
 	@.venv/bin/python -m tests.kills --seed $(SEED) --count $(COUNT) $(if $(HISTORY),--history $(HISTORY))
 
-# Changes of the modules of money and deletion that no test notices: `make mutants ROOM=money`. A room takes 3 to 15 minutes on two cores.
+# Changes of the modules of money and deletion that no test notices: `make mutants ROOM=money`.
 # ROOM is a room or a module of tests/mutants/__main__.py, TESTS=tests/planning takes other tests, ALL=1 every change.
 mutants: setup  #m Change modules of a ROOM, and print what no test notices.
 	@.venv/bin/python -m tests.mutants $(ROOM) --seed $(SEED) $(if $(ALL),--all) $(if $(TESTS),--tests $(TESTS))

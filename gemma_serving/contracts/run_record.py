@@ -171,7 +171,7 @@ class RunRecord:
 
 def _dearer(run: RecordedRun, seen: Seen | None) -> RecordedRun:
     """Return a service's run at its highest price: Cloud Monitoring does not tell revisions apart."""
-    least = seen.micros_per_hour if seen is not None and run.is_service else 0
+    least = 0 if seen is None else seen.micros_per_hour
     return replace(run, micros_per_hour=max(run.micros_per_hour, least))
 
 

@@ -2,14 +2,17 @@
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from typing import cast
 
 import pytest
 
 from gemma_serving.cloud.capacity import capacity_kind, capacity_names
+from gemma_serving.cloud.google_api import GoogleApi
 from gemma_serving.cloud.kinds import INSTANCE, QUEUED, by_name
 from gemma_serving.cloud.prices import usd_per_hour
 from gemma_serving.cloud.search import Scope, resource_of, search
 from gemma_serving.cloud.spending import spending
+from gemma_serving.cloud.tpu_machine import TpuMachine
 from gemma_serving.contracts.labels import StackLimits
 from localcloud.tests.google_bodies import google_body
 from localcloud.tests.services.test_instances import body_of
@@ -89,3 +92,16 @@ def test_the_inputs_of_our_provider_name_what_it_makes():
     )
     inputs["api"] = "compute-engine"
     assert (capacity_kind(inputs), capacity_names(inputs, ["z"])) == (INSTANCE, ["projects/p/zones/z/instances/q"])
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        ({"errors": [{"message": "no", "code": "A"}, {"code": "B"}]}, "no (A); no explanation (B)"),
+        ({"message": "denied", "code": 7}, "denied (7)"),
+        ({}, ""),
+    ],
+)
+def test_a_change_that_google_refuses_is_said_in_its_words(error: dict[str, object], said: str):
+    for end in ({"done": True}, {"status": "DONE"}):
+        assert TpuMachine(api=cast("GoogleApi", None), name="p/n")._settled({**end, "error": error}) == said

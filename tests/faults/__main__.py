@@ -30,7 +30,6 @@ from pathlib import Path
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]
 ROOMS = (
-    "money",
     "memory",
     "lifecycle",
     "teardown",

@@ -110,7 +110,7 @@ ROOMS: Final = {
         ),
     ),
     "lifecycle": Room(
-        ("packages/gcp-tpu/tests", "tests/agreement"),
+        ("packages/gcp-tpu/gcp_tpu_provider/tests",),
         tuple(
             f"packages/gcp-tpu/gcp_tpu_provider/{name}.py"
             for name in ("capacity", "diff", "lifecycle", "operation", "serving", "transport")
@@ -148,7 +148,10 @@ def printed(verdict: Verdict, reason: str | None) -> str:
 
 def stale(verdicts: Iterable[Verdict], files: Iterable[str]) -> list[str]:
     """Return what is wrong with the reasons about some modules."""
-    reasons, caught = stated(), {key_of(each.mutant) for each in verdicts if each.answer == "caught"}
+    by_answer = {True: set[tuple[str, str, str]](), False: set[tuple[str, str, str]]()}
+    for each in verdicts:
+        by_answer[each.answer == "caught"].add(key_of(each.mutant))
+    reasons, caught = stated(), by_answer[True] - by_answer[False]  # two equal lines have one reason
     every = {key_of(mutant) for file in files for mutant in mutants_of(ROOT, file)}
     about = [key for key in reasons if key[0] in files]
     return [
@@ -166,6 +169,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="seed of the draw; default: 1")
     parser.add_argument("--tests", nargs="+", help="test files and folders, instead of those of the room")
     given = parser.parse_args()
+    known = {*ROOMS, *(file for room in ROOMS.values() for file in room.modules)}
+    if unknown := sorted({*given.rooms} - known):
+        parser.error(f"{', '.join(unknown)} is neither a room nor a module of one: {', '.join(ROOMS)}")
     failed = False
     for name, room in ROOMS.items():
         files = [file for file in room.modules if name in given.rooms or file in given.rooms]
@@ -176,10 +182,7 @@ def main() -> int:
 
 def judged_room(files: Sequence[str], tests: Sequence[str], count: int | None, seed: int) -> bool:
     """Print the verdicts about modules, and return whether one of them is a failure."""
-    reasons, verdicts = (
-        stated(),
-        judge(drawn(files, count, seed), [folder for folder in tests if (ROOT / folder).exists()]),
-    )
+    reasons, verdicts = stated(), judge(drawn(files, count, seed), tests)
     for verdict in sorted(verdicts, key=lambda each: (each.mutant.file, each.mutant.line)):
         if verdict.answer != "caught":
             print(printed(verdict, reasons.get(key_of(verdict.mutant))))

@@ -1,7 +1,8 @@
 """Changes of a module, each of one expression, and the module in which a switch makes any of them.
 
 Changed are comparisons, `min` and `max`, `any` and `all`, `and` and `or`, the order of alternatives, numbers, truth values, filters, `not`, and sets of
-which an element is left out. Not changed are annotations, patterns, decorators and texts, and the order of an `or` of which only the truth counts.
+which an element is left out. Not changed are annotations, patterns, decorators and texts, and the order of an `or` of which only the truth counts, or
+whose last alternative is an empty text.
 """
 
 import ast
@@ -59,7 +60,7 @@ def _other_rules(node: ast.expr, *, is_truth: bool) -> Iterator[ast.expr]:
             yield _but(node, func=ast.Name(CALLS[name], ast.Load()))
         case ast.BoolOp(op=operator, values=values):
             yield _but(node, op=ast.And() if isinstance(operator, ast.Or) else ast.Or())
-            if isinstance(operator, ast.Or) and not is_truth:
+            if isinstance(operator, ast.Or) and not is_truth and not _is_empty(values[-1]):
                 yield _but(node, values=deepcopy(values[::-1]))
         case _:
             pass
@@ -83,6 +84,10 @@ def _other_values(node: ast.expr) -> Iterator[ast.expr]:
             pass
 
 
+def _is_empty(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value == ""
+
+
 def _is_named_as_truth(node: ast.expr) -> bool:
     match node:
         case ast.Compare() | ast.UnaryOp(op=ast.Not()) | ast.Constant(value=bool()):
@@ -100,8 +105,10 @@ def _truths(tree: ast.Module) -> set[int]:
         match node:
             case ast.If(test=test) | ast.While(test=test) | ast.IfExp(test=test) | ast.match_case(guard=test):
                 found.add(test)
-            case ast.UnaryOp(op=ast.Not(), operand=operand):
-                found.add(operand)
+            case ast.UnaryOp(op=ast.Not(), operand=test):
+                found.add(test)
+            case ast.Assign(targets=[ast.Name(id=name)], value=test) if name.startswith(TRUTHS):
+                found.add(test)
             case ast.comprehension(ifs=tests):
                 found.update(tests)
             case ast.FunctionDef(returns=ast.Name(id="bool")):
@@ -162,6 +169,10 @@ class _Changer(ast.NodeTransformer):
         """Change the value."""
         node.value = self.visit(node.value)
         return node
+
+    def visit_keyword(self, node: ast.keyword) -> ast.keyword:
+        """Change the value, but not a `strict` of `zip`, which only asserts."""
+        return node if node.arg == "strict" else self.generic_visit(node)
 
     def visit_match_case(self, node: ast.match_case) -> ast.match_case:
         """Change the guard and the body."""

@@ -12,6 +12,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -122,13 +123,14 @@ def _run(items):
 
 
 def measured(session, items, switch):
-    """Run tests of one file. Return of each its name, CPU seconds, whether it passed, and what it reached."""
-    rows, before_s, failed = [], cpu_s(), 0
+    """Run tests of one file. Return of each its name, CPU seconds, seconds, whether it passed, and what it reached."""
+    rows, before_s, began_s, failed = [], cpu_s(), time.monotonic(), 0
     _forget()
     switch.reached.clear()
     for item in _run(items):
-        rows.append((item.nodeid, cpu_s() - before_s, session.testsfailed == failed, list(switch.reached)))
-        before_s, failed = cpu_s(), session.testsfailed
+        passed, took_s = session.testsfailed == failed, time.monotonic() - began_s
+        rows.append((item.nodeid, cpu_s() - before_s, took_s, passed, list(switch.reached)))
+        before_s, began_s, failed = cpu_s(), time.monotonic(), session.testsfailed
         _forget()
         switch.reached.clear()
     return rows
@@ -150,11 +152,12 @@ def judged(session, items, switch, made):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Work for a fork, and its CPU seconds without a change."""
+    """Work for a fork, and the CPU seconds and seconds that it takes without a change."""
 
     name: Any
     work: Callable[[], Any]
-    usual_s: float
+    cpu_s: float
+    took_s: float
 
 
 def in_forks(jobs: Iterable[Job], workers: int) -> Iterator[tuple[Any, Any, float]]:
@@ -195,9 +198,8 @@ def _do(job: Job, folder: Path) -> None:
     folder.mkdir()
     os.environ["PYTEST_DEBUG_TEMPROOT"] = str(folder)
     resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY, _MEMORY))
-    seconds = int(20 + 10 * job.usual_s)
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
-    faulthandler.dump_traceback_later(10 * seconds, exit=True, file=null)
+    resource.setrlimit(resource.RLIMIT_CPU, (int(20 + 10 * job.cpu_s),) * 2)
+    faulthandler.dump_traceback_later(60 + 5 * job.took_s, exit=True, file=null)
     try:
         (folder / "part").write_text(json.dumps(job.work()))
         (folder / "part").rename(folder / "result")

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ class Measured:
 
     name: str
     cpu_s: float
+    took_s: float
     passed: bool
     reached: frozenset[int | str]
 
@@ -48,28 +49,32 @@ class Verdict:
         return "unknown" if self.caught_by is None else "caught" if self.caught_by else "survived"
 
 
-def chosen(tests: Iterable[Measured], whole: Iterable[str], reached: frozenset[int | str]) -> list[Measured]:
-    """Return the tests that reach one of these, the cheapest file first. The tests of a `whole` file follow one another."""
+def chosen(reaching: Iterable[Measured], tests: Iterable[Measured], whole: Iterable[str]) -> list[Measured]:
+    """Return tests that reach something, the cheapest file first. The tests of a `whole` file follow one another."""
     files = dict[str, list[Measured]]()
-    for test in tests:
+    for test in reaching:
         files.setdefault(test.file, []).append(test)
-    kept = list[list[Measured]]()
-    for file, each in files.items():
-        reaching = [test for test in each if reached & test.reached]
-        if reaching:
-            kept.append([test for test in (each if file in whole else reaching) if test.passed])
-    kept.sort(key=lambda each: sum(test.cpu_s for test in each))
-    return [test for each in kept for test in each]
+    for file in files.keys() & {*whole}:
+        files[file] = [test for test in tests if test.file == file]
+    kept = [[test for test in each if test.passed] for each in files.values()]
+    return [test for each in sorted(kept, key=lambda each: sum(test.cpu_s for test in each)) for test in each]
 
 
-def users_of(file: str) -> frozenset[str]:
-    """Return a module and those with switches that import from it."""
-    users = {file}
-    for other, _ in SWITCHED.values():
-        for node in ast.walk(ast.parse((ROOT / other).read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom) and node.module == name_of(file):
-                users.add(other)
-    return frozenset(users)
+@cache
+def _imports(file: str) -> frozenset[str]:
+    """Return the names of the modules that a file imports, and of what it imports from them."""
+    nodes = ast.walk(ast.parse((ROOT / file).read_text(encoding="utf-8")))
+    found = [node for node in nodes if isinstance(node, ast.ImportFrom)]
+    return frozenset(
+        name for node in found for each in node.names for name in (node.module or "", f"{node.module}.{each.name}")
+    )
+
+
+def users_of(file: str, tests: Iterable[Measured]) -> list[Measured]:
+    """Return tests that run a module, or one with switches that imports it, or whose own file does; all if there is none."""
+    name = name_of(file)
+    users = frozenset({file, *(other for other, _ in SWITCHED.values() if name in _imports(other))})
+    return [test for test in tests if users & test.reached or name in _imports(test.file)] or [*tests]
 
 
 def judge(mutants: Sequence[Mutant], folders: Sequence[str]) -> Sequence[Verdict]:
@@ -79,20 +84,27 @@ def judge(mutants: Sequence[Mutant], folders: Sequence[str]) -> Sequence[Verdict
     for number, mutant in enumerate(mutants):
         SWITCHED.setdefault(name_of(mutant.file), (mutant.file, {}))[1][mutant.place] = number
     found = _in_child(partial(collected, folders, partial(_judge_collected, verdicts)))
+    if found is None:
+        sys.exit("The tests cannot be collected.")
     for verdict, row in zip(verdicts, found["verdicts"], strict=True):
         verdict.tests, verdict.caught_by, verdict.cpu_s = row
     for name in found["installed"]:
         with suppress(Exception):
             import_module(name)
-    tests = {name: Measured(name, cpu_s, passed, frozenset(reached)) for name, cpu_s, passed, reached in found["tests"]}
+    tests = [Measured(*row[:-1], frozenset(row[-1])) for row in found["tests"]]
     cold = list[Job]()
     for number in found["early"]:
         if isinstance(number, int) and not verdicts[number].caught_by:
-            these = chosen(tests.values(), found["whole"], users_of(mutants[number].file)) or list(tests.values())
+            these = chosen(users_of(mutants[number].file, tests), tests, found["whole"])
             verdicts[number].tests = [test.name for test in these]
-            cold.append(Job(number, partial(_judge_alone, these, number), 30 + sum(test.cpu_s for test in these)))
+            cold.append(_job(number, partial(_judge_alone, these, number), these, collecting_s=60.0))
     _note(verdicts, in_forks(cold, WORKERS))
     return verdicts
+
+
+def _job(name: object, work: Callable[[], Any], tests: Sequence[Measured], collecting_s: float = 0.0) -> Job:
+    cpu_s, took_s = sum(test.cpu_s for test in tests), sum(test.took_s for test in tests)
+    return Job(name, work, collecting_s + cpu_s, collecting_s + took_s)
 
 
 def _note(verdicts: Sequence[Verdict], results: Iterable[tuple[int, str | None, float]]) -> None:
@@ -124,22 +136,22 @@ def _judge_collected(verdicts: Sequence[Verdict], session: Any, switch: Any) -> 
     for item in session.items:
         files.setdefault(item.nodeid.partition("::")[0], []).append(item)
     whole = [file for file, items in files.items() if any(map(_shares_a_fixture, items))]
-    jobs = [Job(file, partial(measured, session, items, switch), 600.0) for file, items in files.items()]
+    jobs = [Job(file, partial(measured, session, items, switch), 600.0, 600.0) for file, items in files.items()]
     rows, absent = [], []
     for file, result, _ in in_forks(jobs, WORKERS):
         rows += result or []
         absent += [] if result else [file]
-    tests = [Measured(name, cpu_s, passed, frozenset(reached)) for name, cpu_s, passed, reached in rows]
+    tests = [Measured(*row[:-1], frozenset(row[-1])) for row in rows]
     left_out = [*absent, *(test.name for test in tests if not test.passed)]
     print(f"{len(tests)} tests, {sum(test.cpu_s for test in tests):.0f} CPU s without a change", flush=True)
     print(*(f"left out, because it fails without a change: {name}\n" for name in left_out), sep="", end="", flush=True)
     items = {item.nodeid: item for item in session.items}
     judges = list[Job]()
     for number, verdict in enumerate(verdicts):
-        these = chosen(tests, whole, frozenset({number}))
+        these = chosen([test for test in tests if number in test.reached], tests, whole)
         verdict.tests = [test.name for test in these]
         work = partial(judged, session, [items[test.name] for test in these], switch, number)
-        judges += [Job(number, work, sum(test.cpu_s for test in these))] if these else []
+        judges += [_job(number, work, these)] if these else []
     _note(verdicts, in_forks(judges, WORKERS))
     return {
         "verdicts": [(verdict.tests, verdict.caught_by, verdict.cpu_s) for verdict in verdicts],

@@ -73,6 +73,8 @@ def test_each_kind_of_change_is_made_alone_and_none_without_a_switch(
         ("x if y or x else x", ["y or x -> y and x"]),
         ("[a for a in x if a or y]", ["a or y -> a and y", "if a or y -> True"]),
         ("not (x or y)", ["not (x or y) -> x or y", "x or y -> x and y"]),
+        ("list(zip(x, y, strict=True))", []),
+        ("x or ''", ["x or '' -> x and ''"]),
         ("x.is_a or y.has_b", ["x.is_a or y.has_b -> x.is_a and y.has_b"]),
     ],
 )
@@ -95,9 +97,18 @@ class A(Base, total=False):
 """
 
 
+def test_a_variable_named_as_a_truth_has_no_order(tmp_path):
+    (tmp_path / "sample.py").write_text("is_spot = x or y")
+    assert [mutant.change for mutant in mutants_of(tmp_path, "sample.py")] == ["x or y -> x and y"]
+
+
 def test_patterns_annotations_decorators_and_formats_stay(tmp_path):
     (tmp_path / "sample.py").write_text(UNCHANGED)
     assert mutants_of(tmp_path, "sample.py") == []
+
+
+def test_each_module_and_test_of_the_table_exists():
+    assert all((ROOT / name).exists() for room in ROOMS.values() for name in (*room.modules, *room.tests))
 
 
 def test_a_draw_is_the_same_for_one_seed():
@@ -108,18 +119,26 @@ def test_a_draw_is_the_same_for_one_seed():
 
 def test_the_cheapest_file_judges_first_and_one_whose_tests_follow_one_another_whole():
     tests = [
-        Measured("dear.py::a", 5.0, True, frozenset({1})),
-        Measured("whole.py::b", 1.0, True, frozenset()),
-        Measured("whole.py::c", 1.0, True, frozenset({1, 2})),
-        Measured("cheap.py::d", 0.5, True, frozenset({1})),
-        Measured("cheap.py::e", 0.5, True, frozenset({2})),
-        Measured("red.py::f", 0.1, False, frozenset({1})),
+        Measured("dear.py::a", 5.0, 1.0, True, frozenset({1})),
+        Measured("whole.py::b", 1.0, 1.0, True, frozenset()),
+        Measured("whole.py::c", 1.0, 1.0, True, frozenset({1, 2})),
+        Measured("cheap.py::d", 0.5, 1.0, True, frozenset({1})),
+        Measured("cheap.py::e", 0.5, 1.0, True, frozenset({2})),
+        Measured("red.py::f", 0.1, 1.0, False, frozenset({1})),
     ]
-    assert [test.name[-1] for test in chosen(tests, ["whole.py"], frozenset({1}))] == ["d", "b", "c", "a"]
+    assert [test.name[-1] for test in chosen([test for test in tests if 1 in test.reached], tests, ["whole.py"])] == [
+        "d",
+        "b",
+        "c",
+        "a",
+    ]
 
 
 def test_a_fork_that_does_not_end_by_itself_has_no_result():
-    jobs = [Job("right", lambda: "caught", 1.0), Job("killed", lambda: os.kill(os.getpid(), signal.SIGXCPU), 1.0)]
+    jobs = [
+        Job("right", lambda: "caught", 1.0, 1.0),
+        Job("killed", lambda: os.kill(os.getpid(), signal.SIGXCPU), 1.0, 1.0),
+    ]
     assert {name: result for name, result, _ in in_forks(jobs, 2)} == {"right": "caught", "killed": None}
 
 

@@ -6,7 +6,13 @@ from typing import Any, cast
 
 import pytest
 
-from gemma_serving.planning.cost.capacity_order import capacity_order, known_usd_per_hour, order_lines, waits_s_of
+from gemma_serving.planning.cost.capacity_order import (
+    capacity_order,
+    ceiling_problem,
+    known_usd_per_hour,
+    order_lines,
+    waits_s_of,
+)
 from gemma_serving.planning.data.prices import PriceBook
 from gemma_serving.planning.planner import plan
 from gemma_serving.planning.settings.deployment import NO_TPU, Deployment
@@ -56,17 +62,29 @@ def test_a_form_above_the_ceiling_or_without_a_price_is_left_out_and_waits_for_n
         ),
     ]
     assert lines(provisioning=("standard", "spot"), max_usd_per_hour=6.0)[1].startswith("spot: $5.61/h")
+    unlimited = [lines(zones=zones, provisioning=("flex-start", "spot"))[0] for zones in ((UNKNOWN,), (US, UNKNOWN))]
+    assert unlimited == [
+        "flex-start: price unknown, ends after 4 h",
+        "flex-start: $5.40/h (in some zones unknown), ends after 4 h",
+    ]
+
+
+def test_a_ceiling_that_leaves_nothing_names_the_cheapest_form_and_a_remedy_that_is_enough():
+    problem = ceiling_problem(tpu_block(provisioning=("standard", "spot"), max_usd_per_hour=1.0))
     assert (
-        lines(zones=(UNKNOWN,), provisioning=("flex-start", "spot"))[0] == "flex-start: price unknown, ends after 4 h"
+        "tpu.maxUsdPerHour is 1, but the cheapest form costs $5.61 for v6e-4, so no capacity would be"
+        in problem.message
     )
-
-
-def test_a_price_that_equals_the_ceiling_is_requested():
-    (step,) = capacity_order(tpu_block(provisioning=("flex-start",), max_usd_per_hour=5.4))
-    assert step.zones == (US, EUROPE)
-    assert "CST07" not in {one.id for one in planned(max_usd_per_hour=5.4).findings}
-    (step,) = capacity_order(tpu_block(provisioning=("flex-start",), max_usd_per_hour=5.39))
-    assert step.zones == ()
+    (finding,) = (
+        one for one in planned(provisioning=("standard", "spot"), max_usd_per_hour=1.0).findings if one.id == "CST07"
+    )
+    (enough, _) = (remedy.changes["tpu.max_usd_per_hour"] for remedy in finding.remedies)
+    assert enough - 0.01 < problem.least_usd_per_hour <= enough
+    assert ceiling_problem(tpu_block(max_usd_per_hour=enough, provisioning=("spot",))) is None
+    unknown = ceiling_problem(tpu_block(zones=(UNKNOWN,), provisioning=("spot",), max_usd_per_hour=1.0))
+    assert "but no price of its forms in its zones is known for v6e-4" in unknown.message
+    assert unknown.least_usd_per_hour is None
+    assert ceiling_problem(tpu_block()) is None
 
 
 @pytest.mark.parametrize(
@@ -79,42 +97,6 @@ def test_a_price_that_equals_the_ceiling_is_requested():
 )
 def test_a_form_waits_for_the_shortest_of_its_limits(changes: dict[str, object], waits_s: list[int]):
     assert list(waits_s_of(tpu_block(**changes))) == waits_s
-
-
-def test_compute_engine_ends_every_form_and_cloud_tpu_flex_start_only():
-    ends = {api: [step.run_s for step in capacity_order(tpu_block(api=api))] for api in ("cloud-tpu", "compute-engine")}
-    assert ends == {"cloud-tpu": [14_400, None, None], "compute-engine": [14_400] * 3}
-
-
-def test_the_plan_has_the_first_forms_price_and_the_highest_of_all():
-    cost = planned().cost
-    assert (cost.usd_per_hour, cost.most_usd_per_hour) == (pytest.approx(5.40), pytest.approx(11.88))
-    assert cost.most_usd_basis == "a month of standard"
-    assert cost.most_usd == pytest.approx(11.88 * 730)
-    assert cost.endless_forms == ("spot", "standard")
-    limited = planned(max_usd_per_hour=7.2).cost
-    assert (limited.most_usd_per_hour, limited.endless_forms) == (pytest.approx(7.128), ("spot",))
-    without_first = planned(max_usd_per_hour=12.0, provisioning=("standard", "spot"), zones=(US,)).cost
-    assert without_first.usd_per_hour == pytest.approx(10.80)
-
-
-def test_one_form_that_nothing_ends_has_the_maximum_of_a_month():
-    cost = planned(provisioning=("spot",), zones=(US,)).cost
-    assert cost.endless_forms == ("spot",)
-    assert (cost.most_usd, cost.most_usd_basis) == (pytest.approx(5.61 * 730, rel=1e-3), "a month of spot")
-    ended = planned(provisioning=("spot",), zones=(US,), api="compute-engine").cost
-    assert (ended.endless_forms, ended.most_usd_basis) == ((), "one run of 4 h")
-
-
-def test_a_plan_whose_first_form_is_above_the_ceiling_has_the_price_of_the_next():
-    cost = planned(max_usd_per_hour=7.2, provisioning=("standard", "spot")).cost
-    assert cost.usd_per_hour == pytest.approx(7.128)
-    assert [step.zones for step in cost.order] == [(), (US, EUROPE)]
-
-
-def test_one_form_has_no_order_and_the_same_plan_as_before():
-    alone = planned(provisioning=("flex-start",)).cost
-    assert (alone.order, alone.endless_forms, alone.most_usd_per_hour) == ((), (), alone.usd_per_hour)
 
 
 def test_a_price_of_another_region_is_unknown():

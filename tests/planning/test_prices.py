@@ -1,15 +1,28 @@
 """Every price has a location, a date and a source; an unknown price is replaced by the highest known one and marked."""
 
 from datetime import date
+from typing import Literal
 
 import pytest
+from hypothesis import given
+from hypothesis import settings as effort
+from hypothesis import strategies as st
 
-from gemma_serving.planning.data.prices import EVERYWHERE, LIST_PRICES, PRICES, SOURCES, PriceBook, region_of
+from gemma_serving.planning.data.prices import (
+    EVERYWHERE,
+    LIST_PRICES,
+    PRICES,
+    SOURCES,
+    PriceBook,
+    price_words,
+    region_of,
+)
 from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.planner import plan
 from gemma_serving.planning.question.types import Plan
 from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.finding import Finding
+from tests.laws import examples
 from tests.planning.blocks import service_block, tpu_block
 from tests.records import replace
 
@@ -62,6 +75,93 @@ def test_a_zone_has_its_regions_price(zone: str, usd: float):
     assert (price.usd, price.region, price.is_assumed) == (usd, zone[:-2], False)
     assert price.url
     assert LIST_PRICES.tpu_chip_hour("v6e", "reservation", zone) == price
+
+
+@pytest.mark.parametrize("key", PRICES)
+def test_a_price_without_a_region_is_that_of_the_nearest_row_and_googles_own_or_reported(key: str):
+    price, rows = LIST_PRICES.price(key), PRICES[key].regions.values()
+    nearest = min(abs(row.usd - price.usd) for row in rows)
+    assert price.url in {SOURCES[row.source].url for row in rows if abs(row.usd - price.usd) == nearest}
+    assert (price.kind == "list") == (price.url.partition("//")[2].partition("/")[0] == "cloud.google.com")
+    assert price.usd == PRICES[key].usual or EVERYWHERE in PRICES[key].regions
+
+
+KEY = "v6e_spot_usd_per_chip_hour"
+USD = st.none() | st.integers(1, 9).map(float)
+HIGHEST = max(row.usd for row in PRICES[KEY].regions.values())
+
+
+@effort(max_examples=examples(test=300, part=500, night=3000))
+@given(
+    st.tuples(USD, USD),
+    st.none() | st.tuples(USD, USD, st.booleans()),
+    st.sampled_from([None, "us-east5-a", "southamerica-west1-a"]),
+)
+def test_a_price_is_the_stacks_own_or_the_refreshed_or_the_shipped_one_and_else_the_highest_and_marked(
+    own: tuple[float | None, float | None],
+    refresh: tuple[float | None, float | None, bool] | None,
+    place: str | None,
+):
+    """Own: of the region, and of every region. A refresh: of the region, of another one, and whether the region's is unclear."""
+    region = place[:-2] if place else "us-east5"
+    of_region, everywhere = own
+    given = {"regions": {region: {KEY: of_region}} if of_region else {}, **({KEY: everywhere} if everywhere else {})}
+    book = PriceBook.from_mapping({"as_of": "2026-11", **given})
+    known = (of_region if place else None) or everywhere
+    found, highest = None, HIGHEST
+    if refresh is not None:
+        found, other, is_unclear = refresh
+        rows = {name: {KEY: usd} for name, usd in ((region, found), ("europe-west1", other)) if usd}
+        catalog = {"url": "https://a", "keys": [KEY], "unclear": {region: [KEY]} if is_unclear else {}}
+        book = replace(
+            book, refreshed=PriceBook.from_mapping({"as_of": "2026-12-01", "catalog": catalog, "regions": rows})
+        )
+        found, highest = found if place else None, max(HIGHEST, other or 0.0)
+    price = book.price(KEY, place)
+    listed = PRICES[KEY].regions.get(region) if place else None
+    shipped = PRICES[KEY].usual if not place else highest if listed is None else listed.usd
+    assert (price.usd, price.key, price.region) == (known or found or shipped, KEY, region if place else "")
+    assert price.is_assumed == (not (known or found) and place is not None and listed is None)
+    is_missed = refresh is not None and not (known or found) and place is not None
+    assert price.missed_on == ("2026-12-01" if is_missed else "")
+    assert price.is_unclear == (is_missed and refresh is not None and refresh[2])
+    assert (price.as_of == "2026-11", price.kind == "own") == (bool(known), bool(known))
+    age_days = {"2026-11": 60, "2026-12-01": 30}.get(price.as_of)
+    if age_days is not None:
+        assert (price.age_days("2026-12-31"), price.is_old("2026-12-31"), price.is_old("2027-01-01")) == (
+            age_days,
+            False,
+            age_days == 60,
+        )
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["own", "list", "reported"]), st.sampled_from(["", "2026-01", "2026-11-20"])),
+        max_size=3,
+    )
+)
+def test_a_sum_is_named_after_the_least_certain_of_its_prices_and_dated_by_the_oldest(
+    drawn: list[tuple[Literal["own", "list", "reported"], str]],
+):
+    shown = LIST_PRICES.price(KEY)
+    kind = next((kind for kind in ("reported", "list", "own") if kind in dict(drawn)), "known")
+    date_of = f" ({min(as_of for _, as_of in drawn) or 'date unknown'})" if drawn else ""
+    assert price_words(replace(shown, kind=kind, as_of=as_of) for kind, as_of in drawn) == f"{kind} prices{date_of}"
+
+
+@given(st.integers(1, 200), st.integers(1, 12))
+def test_a_cost_limit_below_the_maximum_names_a_run_that_fits_and_a_limit_that_is_enough(limit_usd: int, run_h: int):
+    tpu = replace(TPU.tpu, api="compute-engine", zones=("us-east5-a",), max_run_duration_s=run_h * 3600)
+    planned = plan(replace(TPU, max_usd=limit_usd, tpu=tpu))
+    hourly, found = planned.cost.usd_per_hour, [finding for finding in planned.findings if finding.id == "CST03"]
+    assert bool(found) == (hourly * run_h > limit_usd)
+    for finding in found:
+        changes = {key: value for remedy in finding.remedies for key, value in remedy.changes.items()}
+        assert changes["max_usd"] - 1 < hourly * run_h <= changes["max_usd"]
+        fitting_s = limit_usd / hourly * 3600
+        assert ("tpu.max_run_duration_s" in changes) == (fitting_s >= 600)
+        assert fitting_s - 60 < changes.get("tpu.max_run_duration_s", fitting_s) <= fitting_s
 
 
 def test_a_region_that_googles_catalog_does_not_have_is_removed_by_the_remedy():
@@ -117,6 +217,7 @@ def test_an_old_price_file_is_old_too_and_one_without_a_date_says_that():
     [
         ({"regions": [1]}, '"regions" [1]. Write regions'),
         ({"regions": {"us-east5-a": {}}}, '"us-east5-a" below "regions"'),
+        ({"gce_h100_usd_per_hour": 0}, "is 0; it must be a number above 0"),
         ({"gce_h100_usd_per_hour": float("nan")}, "is nan; it must be"),
         ({"as_of": "yesterday"}, "\"as_of\" 'yesterday'. Write a date"),
         ({"own": 3}, 'unknown key "own"'),

@@ -1,16 +1,20 @@
 """The whole bill, what a cold start costs, and from when on running all the time is cheaper."""
 
+from typing import Literal
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gemma_serving.planning.cost.running_costs import observability_usd_per_month
 from gemma_serving.planning.cost.subject import examine
-from gemma_serving.planning.data.prices import PriceBook
+from gemma_serving.planning.data.prices import LIST_PRICES, PriceBook
 from gemma_serving.planning.planner import plan
 from gemma_serving.planning.question.types import BillPart
+from gemma_serving.planning.settings.bucket import BucketSettings
 from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.observability import AlertSettings, MetricsSettings
 from gemma_serving.planning.settings.paths import with_changes
-from gemma_serving.planning.settings.workload import DEFAULT_WORKLOAD
 from tests.planning.blocks import service_block, tpu_block
 from tests.records import replace
 
@@ -28,13 +32,6 @@ def bill(deployment: Deployment) -> dict[str, BillPart]:
     return {part.name: part for part in plan(deployment).running.bill}
 
 
-def a_day(deployment: Deployment, *, requests: int, answer_s: float) -> float:
-    """Return the price of a day with single requests far apart, without minimum instances."""
-    planned = plan(deployment)
-    billed_s = requests * (planned.running.cold_start_s + answer_s + planned.running.idle_billing_s)
-    return planned.cost.usd_per_hour * billed_s / 3600
-
-
 def test_each_part_of_the_bill_is_its_amount_times_its_price():
     for deployment in (TPU, RUN, replace(TPU, weights_mode="disk")):
         for part in plan(deployment).running.bill:
@@ -44,46 +41,49 @@ def test_each_part_of_the_bill_is_its_amount_times_its_price():
                 assert part.price.url
 
 
-def test_weights_from_the_hub_pass_cloud_nat_and_those_of_a_bucket_do_not():
-    hub, disk = bill(TPU), bill(replace(TPU, weights_mode="disk"))
-    gib = plan(TPU).memory.checkpoint_gib
-    assert hub["Cloud NAT, weights from the hub"].usd == pytest.approx(0.045 * gib)
-    assert not [name for name in disk if "Cloud NAT" in name]
-    assert disk["bucket in us-east5"].usd == pytest.approx(0.020 * gib)
-    assert "secret" in hub
-    assert "secret" not in disk
+MODES: tuple[Literal["hub", "disk"], ...] = ("hub", "disk")
+PLACES = ("us-east5-a", "us-east5-b", "europe-west4-a", "asia-northeast1-b")
+
+
+@given(st.sampled_from(MODES), st.booleans(), st.integers(1, 4), st.sampled_from([None, "europe-west4"]))
+def test_the_bill_has_weights_images_and_traffic_where_they_are_kept_and_fetched(
+    mode: Literal["hub", "disk"], is_service: bool, count: int, bucket: str | None
+):
+    """Of the hub: through Cloud NAT at each start of a machine. Of a bucket: in its region, and from there to the dearest other one."""
+    deployment = replace(
+        RUN if is_service else replace(TPU, tpu=replace(TPU.tpu, zones=PLACES[:count])), weights_mode=mode
+    )
+    planned = plan(
+        replace(deployment, bucket=BucketSettings(existing="b", region=bucket) if bucket else BucketSettings())
+    )
+    speed, gib = planned.throughput, planned.memory.checkpoint_gib
+    assert speed is not None
+    regions = ["us-east4"] if is_service else [*dict.fromkeys(zone[:-2] for zone in PLACES[:count])]
+    home, pulls = bucket or regions[0], mode == "hub" and not is_service
+    copies = 1 if pulls else len(regions)
+    parts = {("image repository" if copies == 1 else f"image repository, {copies} regions", "month"): 8.4 * copies}
+    parts["responses", "busy hour"] = speed.saturated_tok_per_s * 3600 * 256 / 2**30
+    if mode == "hub":
+        parts["secret", "month"] = 1
+    else:
+        parts[f"bucket in {home}", "month"] = gib
+        away = [region for region in regions if region != home]
+        usd = {region: LIST_PRICES.between_regions(home, region).usd for region in away}
+        if away:
+            parts[f"weights from {home} to {max(away, key=lambda region: usd[region])}", "start"] = gib
+    if pulls:
+        parts["Cloud NAT, weights from the hub", "start"] = gib
+        parts |= {(f"Cloud NAT, image outside {regions[0]}", "start"): 8.4} if len(regions) > 1 else {}
+    words = ("image", "responses", "secret", "bucket", "weights", "Cloud NAT")
+    found = {(part.name, part.basis): part.amount for part in planned.running.bill if part.name.startswith(words)}
+    assert found == {name: pytest.approx(amount) for name, amount in parts.items()}
+    others = [part.name for part in planned.running.bill if part.name.startswith("other")]
+    assert others == (["other (Cloud NAT, gateway; Cloud NAT, address)"] if pulls else [])
 
 
 def test_a_larger_boot_disk_costs_more():
     large = replace(TPU, tpu=replace(TPU.tpu, boot_disk_size_gb=1_000))
     assert bill(large)["boot disk, 1000 GiB"].usd == pytest.approx(10 * bill(TPU)["boot disk, 100 GiB"].usd)
-
-
-def test_each_region_has_a_copy_of_the_image_unless_its_machines_pull_it_through_cloud_nat():
-    once = bill(RUN)["image repository"].usd
-    copied = bill(replace(TPU, weights_mode="disk"))
-    assert copied["image repository, 2 regions"].usd == pytest.approx(2 * once)
-    assert not [name for name in copied if "image outside" in name]
-    pulled = bill(TPU)
-    assert pulled["image repository"].usd == pytest.approx(once)
-    assert pulled["Cloud NAT, image outside us-east5"].usd == pytest.approx(0.045 * 8.4)
-
-
-def test_one_minimum_instance_is_cheaper_from_exactly_so_many_requests_on():
-    planned = plan(RUN)
-    answer_s = planned.throughput.ttft_s + DEFAULT_WORKLOAD.output_tokens / planned.throughput.decode_tok_per_s
-    even, warm = planned.running.even_requests_per_day, 24 * planned.cost.usd_per_hour
-    assert even is not None
-    assert a_day(RUN, requests=int(even), answer_s=answer_s) < warm
-    assert a_day(RUN, requests=int(even) + 1, answer_s=answer_s) > warm
-
-
-def test_runs_that_cost_more_than_on_demand_have_a_break_even_within_the_day():
-    dear = replace(TPU, price_book=PriceBook.from_mapping({"v6e_flex_start_usd_per_chip_hour": 5.94}))
-    running = plan(dear).running
-    assert running.even_hours_per_day == pytest.approx(12)
-    assert running.shortest_window_h is None
-    assert running.cold_start_usd > plan(TPU).running.cold_start_usd
 
 
 def test_a_commitment_is_shown_where_its_price_is_known():
@@ -94,6 +94,22 @@ def test_a_commitment_is_shown_where_its_price_is_known():
     )
     assert plan(replace(v5e, tpu=tpu_block(zones=("us-central1-a",)))).running.commitments == ()
     assert plan(TPU).running.commitments == ()
+
+
+def test_a_commitment_has_the_price_of_the_dearest_region():
+    keys = ("v5e_flex_start_usd_per_chip_hour", "v5e_commitment_1y_usd_per_chip_hour")
+    regions = {
+        "us-west4": dict(zip(keys, (1, 0.5), strict=True)),
+        "us-central1": dict(zip(keys, (2, 0.75), strict=True)),
+    }
+    zones = tpu_block(zones=("us-west4-a", "us-central1-a"), provisioning=("flex-start",))
+    v5e = Deployment(
+        model="google/gemma-4-E2B-it",
+        accelerator="v5e-4",
+        tpu=zones,
+        price_book=PriceBook.from_mapping({"regions": regions}),
+    )
+    assert plan(v5e).running.commitments[0] == ("v5e-4, commitment of 1 y", pytest.approx(4 * 0.75 * 730))
 
 
 MAX_OBSERVABILITY_USD = 4.0

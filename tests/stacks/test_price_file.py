@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from gemma_serving.cloud import price_file
 from gemma_serving.cloud.model_files import read_object
+from gemma_serving.cloud.price_file import book_of, list_prices
 from gemma_serving.contracts.settings_files import MOST_BYTES
+from gemma_serving.planning.data.prices import LIST_PRICES
 from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.planner import plan
 from gemma_serving.stacks import loading
@@ -39,6 +42,42 @@ def test_weights_of_a_bucket_elsewhere_are_in_the_bill(tmp_path):
     path.write_text(yaml.safe_dump(document), encoding="utf-8")
     running = plan(to_deployment(from_file(path, project="my-project"))).running
     assert "weights from europe-west4 to us-east4" in {part.name for part in running.bill}
+
+
+SPOT, STANDARD = "v6e_spot_usd_per_chip_hour", "v6e_standard_usd_per_chip_hour"
+REFRESHED = {
+    "by hand": {},
+    "by a refresh": {"catalog": {"url": price_file.CATALOG_URL, "keys": [SPOT], "unclear": {}}},
+    "of a local cloud": {"catalog": {"url": "http://127.0.0.1/", "keys": [SPOT], "unclear": {}}},
+}
+
+
+@pytest.mark.parametrize("is_simulated", [False, True])
+@pytest.mark.parametrize("shared", [None, "{", *REFRESHED])
+@pytest.mark.parametrize("own", [None, "own.json", "prices.json"])
+def test_only_a_refresh_of_google_prices_what_exists_and_a_stacks_file_precedes_it(
+    tmp_path, monkeypatch, own, shared, is_simulated
+):
+    """`prices.json`, which a refresh writes, is of all stacks. A user's prices in it are for plans only."""
+    monkeypatch.setattr(price_file, "is_simulated", lambda: is_simulated)
+    (tmp_path / "own.json").write_text(json.dumps({STANDARD: 0.25}))
+    if shared:
+        text = json.dumps({SPOT: 0.5, **REFRESHED[shared]}) if shared in REFRESHED else shared
+        (tmp_path / "prices.json").write_text(text)
+    is_foreign = shared == "of a local cloud" and not is_simulated
+    is_catalogs = shared == "by a refresh" or (shared == "of a local cloud" and is_simulated)
+    listed = {key: LIST_PRICES.price(key).usd for key in (SPOT, STANDARD)}
+    assert list_prices(tmp_path).price(SPOT).usd == (0.5 if is_catalogs else listed[SPOT])
+    if shared == "{" or (own == "prices.json" and not shared) or (is_foreign and own != "prices.json"):
+        with pytest.raises(PlanningError):
+            book_of(own, tmp_path)
+        return
+    book = book_of(own, tmp_path)
+    assert (book is None) == (own is None and not shared)
+    used = book or LIST_PRICES
+    assert used.price(SPOT).usd == (0.5 if shared else listed[SPOT])
+    assert used.price(STANDARD).usd == (0.25 if own == "own.json" else listed[STANDARD])
+    assert (used.refreshed is not None) == (own == "own.json" and shared is not None)
 
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "../prices.json", "a/../../b.json"])

@@ -98,7 +98,13 @@ def test_the_first_run_covers_its_updates_and_no_second_run(begun):
         "This plan starts no new run. The current run costs at most $21.60 for one run of 4 h; then Google deletes the TPU VM."
     )
     second = "An assistant deploys a second run only with maxAge and maxUsd. This is a second run: "
-    assert refusal(planned, step("replace")) == f"{second}the plan replaces the current one. {UNLIMITED}"
+    for steps in (
+        (step("replace"),),
+        (step("same"), step("create-replacement")),
+        (step("replace", "other"), step("create")),
+    ):
+        assert refusal(planned, *steps) == f"{second}the plan replaces the current one. {UNLIMITED}"
+    assert bound(planned, step("replace", "other"), step("same")).usd == 0.0
     stack_recorder(planned.settings, TPU).note()
     begun.call("DELETE", "tpu", f"v2alpha1/{begun.full_name}?force=true")
     assert refusal(planned) == f"{second}the first one is over. {UNLIMITED}"
@@ -151,6 +157,8 @@ def test_another_form_needs_a_cost_limit_and_a_guard(world, form, stack, block):
     assert text.startswith(f"An assistant deploys {form} {GUARDED}Stack {stack} has no maxUsd; {NO_GUARD}. The user ")
     text = refusal(shipped(stack, block, max_usd=50))
     assert text.startswith(f"An assistant deploys {form} {GUARDED}{NO_GUARD}. The user ")
+    text = refusal(shipped(stack, block, max_usd=50, max_age_s=None))
+    assert text.startswith(f"An assistant deploys {form} {GUARDED}Stack {stack} has no maxAge; {NO_GUARD}. The user ")
 
 
 def test_flex_start_with_a_wait_is_still_flex_start(world):
@@ -182,6 +190,7 @@ def test_the_file_of_each_shipped_service_allows_hours_that_this_server_ends(wor
     found = bound(shipped(stack))
     assert found.is_own
     assert (f"{found.usd:.2f}", found.is_new) == (usd, True)
+    assert bound(shipped(stack), state=StackState(stack=stack, status="read")).is_new
     assert not bound(shipped(stack), has_keeper=True).is_new
     assert found.text == (
         f"This service costs at most ${usd} for 4 h of one instance, and without requests only storage. A process of this server deletes "

@@ -130,16 +130,59 @@ def test_what_a_person_deployed_counts_against_the_ceiling_of_a_new_server(bench
     assert commands.run == []
 
 
-def test_a_stack_that_changes_counts_at_the_higher_of_its_prices():
-    limit = spending.SpendingLimit(states=lambda: {"a": 5.0}, usd_per_hour_limit=6.0, usd_limit=40.0)
-    limit.require("a", 1.0, FREE)
-    with limit.reserved("a", 1.0, FREE), pytest.raises(CommandRefusedError, match=r"a \$5\.00; the limit is \$6\.00"):
-        limit.reserved("b", 2.0, FREE).__enter__()
+FREE = Bound(text="", usd=0.0)
+RATES = st.tuples(
+    st.sampled_from("abc"),
+    st.integers(0, 5).map(float),
+    st.sampled_from([None, CommandRefusedError, ScriptError, "open"]),
+)
+"""A stack, the price of its deployment, and how it ends; an open one still runs."""
+
+
+@pytest.mark.law
+@given(
+    st.lists(st.tuples(RATES, st.dictionaries(st.sampled_from("abc"), st.integers(1, 5).map(float))), max_size=8),
+    st.integers(1, 10),
+)
+def test_all_stacks_cost_at_most_the_limit_per_hour_and_nothing_below_it_is_refused(drawn, limit_usd):
+    """A stack counts as deployed, and while it changes, and until the states are read again, at the higher of its prices."""
+    deployed: dict[str, float] = {}
+    running: dict[str, float] = {}
+    limit = spending.SpendingLimit(states=lambda: deployed, usd_per_hour_limit=limit_usd, usd_limit=0.0)
+    for (stack, usd, ending), deployed in drawn:
+        counted = deployed | {name: max(rate, deployed.get(name, 0.0)) for name, rate in running.items()}
+        others = {name: rate for name, rate in counted.items() if name != stack}
+        if sum(others.values()) + usd > limit_usd:
+            listed = "".join(rf", {name} \${others[name]:.2f}" for name in sorted(others))
+            said = rf"\${usd:.2f} per hour, \${sum(others.values()) + usd:.2f} with the other deployments{listed}; the limit is \${limit_usd:.2f} per"
+            for refuse in (limit.require, lambda *given: limit.reserved(*given).__enter__()):
+                with pytest.raises(CommandRefusedError, match=said):
+                    refuse(stack, usd, FREE)
+            continue
+        limit.require(stack, usd, FREE)
+        if stack in running:
+            continue  # one deployment of a stack at a time
+        run = limit.reserved(stack, usd, FREE)
+        run.__enter__()
+        running[stack] = usd
+        counted[stack] = max(usd, counted.get(stack, 0.0))
+        if ending != "open":
+            with suppress(CommandRefusedError, ScriptError):
+                run.__exit__(ending, ending and ending(""), None)
+            del running[stack]
+        listed = ", ".join(f"{name} ${rate:.2f}" for name, rate in sorted(counted.items())) or "nothing is deployed"
+        hourly = f"${sum(counted.values()):.2f} of ${limit_usd:.2f} per hour is counted ({listed})"
+        assert limit.sentence().startswith(hourly)
+
+
+def test_nothing_is_counted_before_a_deployment():
+    limit = spending.SpendingLimit(states=dict, usd_per_hour_limit=6.0, usd_limit=40.0)
+    assert limit.sentence() == (
+        "$0.00 of $6.00 per hour is counted (nothing is deployed), and $0.00 of $40.00 in all for this server's deployments."
+    )
 
 
 # In all.
-
-FREE = Bound(text="", usd=0.0)
 
 
 DEPLOYMENTS = st.tuples(

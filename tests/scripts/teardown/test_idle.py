@@ -5,6 +5,8 @@ from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gemma_serving.cloud.tpu_machine import idle_since, reported
 from gemma_serving.contracts.answers import Absent, Present, Unknown
@@ -55,25 +57,30 @@ def test_what_proves_nothing_is_unknown(changes, words):
 
 
 def test_a_ready_server_is_idle_or_busy_and_one_that_starts_is_busy():
-    assert reported(attributes(), NOW) == Present(NOW - timedelta(hours=3))
+    for updated in (NOW, NOW - timedelta(minutes=10)):
+        assert reported(attributes(updated_at=at(updated)), NOW) == Present(NOW - timedelta(hours=3))
     assert reported(attributes(idle_since=NOT_IDLE), NOW) == Absent()
     answers = {phase: type(reported(attributes(phase=phase), NOW)) for phase in keys()["phases"]}
     assert {phase for phase, kind in answers.items() if kind is Present} == {"ready"}
     assert {phase for phase, kind in answers.items() if kind is Unknown} == {"failed", "ending"}
 
 
-@pytest.mark.parametrize(
-    ("others", "kind"),
-    [
-        ([attributes()], Present),
-        ([attributes(idle_since=NOT_IDLE)], Absent),
-        ([{}], Unknown),
-        ([{}, attributes(phase="loading")], Absent),
-    ],
-)
-def test_several_machines_are_idle_only_together(others, kind):
-    machines = [SimpleNamespace(name="p/n", published=lambda found=found: found) for found in [attributes(), *others]]
-    assert isinstance(idle_since(machines, NOW), kind)
+MACHINES = st.lists(st.sampled_from(["busy", "loading", "unknown", 1, 2, 3, 3, 4, 5]), min_size=1, max_size=4)
+"""What each machine reports; hours since the last request if it is idle."""
+
+
+@given(MACHINES)
+def test_several_machines_are_idle_only_together_and_since_the_last_of_them(drawn):
+    shown = {hours: attributes(idle_since=at(NOW - timedelta(hours=hours))) for hours in range(1, 6)}
+    shown |= {"busy": attributes(idle_since=NOT_IDLE), "loading": attributes(phase="loading"), "unknown": {}}
+    found = [shown[one] for one in drawn]
+    answer = idle_since([SimpleNamespace(name="p/n", published=lambda of=of: of) for of in found], NOW)
+    if {"busy", "loading"} & {*drawn}:
+        assert answer == Absent()
+    elif "unknown" in drawn:
+        assert answer == Unknown("n has published no phase")
+    else:
+        assert answer == Present(NOW - timedelta(hours=min(drawn)))
 
 
 def publish(desk, ago=None, **changes):

@@ -63,14 +63,6 @@ def test_a_service_costs_what_monitoring_says_that_it_was_billed_for(world):
     assert (item.usd_per_hour, item.exceeded, item.unknown) == (0.0, [], ())
 
 
-def test_a_service_that_starts_after_this_machines_clock_has_cost_nothing_yet(world):
-    world.account("gemma-x", owner("x").description)
-    world.service("gemma-x", {**owner("x").labels, "gemma-serving-max-usd": "3"})
-    ready_revision(world)
-    item = used(world, later(-0.1))["x"]
-    assert (item.usd, item.age_s, item.unknown) == (0.0, 0.0, ())
-
-
 def test_where_monitoring_is_refused_only_instances_that_always_run_count_and_the_guard_fails(desk):
     fault = Fault(method="monitoring.projects.timeSeries.list", count=99, status=403)
     desk.world.cloud.cloud.scenario = Scenario(operations=OperationDurations(instant=True), faults=[fault])
