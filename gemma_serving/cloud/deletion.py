@@ -42,9 +42,9 @@ class DeletedResource:
     resource: FoundResource
     outcome: Outcome
     """`already deleted`: it no longer existed. `not owned`: its labels name another owner now."""
-    detail: str = ""
-    elapsed_s: float = 0.0
-    timed_out: bool = False
+    detail: str
+    elapsed_s: float
+    timed_out: bool
     """True if it was still being deleted when the wait timed out. It is not waited for again."""
 
 
@@ -53,13 +53,12 @@ class _StillThereError(ScriptError):
 
 
 def delete_all(
-    api: GoogleApi, found: Sequence[FoundResource], asker: Asker, *, report: Report, clock: WaitClock | None = None
+    api: GoogleApi, found: Sequence[FoundResource], asker: Asker, *, report: Report, clock: WaitClock
 ) -> Sequence[DeletedResource]:
     """Delete resources of who asks, one step's concurrently, and return the result of each."""
-    used = clock or WaitClock()
     done: list[DeletedResource] = []
     for _, step in groupby(sorted(found, key=lambda item: order_of(item.kind)), key=lambda item: order_of(item.kind)):
-        tasks = [*_tasks(api, tuple(step), asker, report, used)]
+        tasks = [*_tasks(api, tuple(step), asker, report, clock)]
         done += [deletion for deletions in each(tasks, workers=AT_ONCE) for deletion in deletions]
     return tuple(done)
 
@@ -195,8 +194,7 @@ class _Deleting:
             operation = self._operation(operation)
 
     def _operation(self, before: Item) -> Item:
-        link = str(before.get("selfLink") or "").partition("/compute/v1/")[2]
-        name = link or str(before.get("name") or "")
+        name = str(before.get("selfLink") or before.get("name")).rpartition("/compute/v1/")[2]
         if "/operations/" not in name:
             return {}
         return _get(self.api, self.kind.api, self.kind.prefix + name) or {}

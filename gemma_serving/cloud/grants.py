@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, count
 from typing import Final, Literal
 
 from gemma_serving.cloud.google_api import GoogleApi
@@ -95,13 +96,13 @@ def account_of(grant: FoundResource) -> str:
     return f"projects/-/serviceAccounts/{email}" if email else grant.name
 
 
-def owner_of_grant(member: str, condition: Item, accounts: Mapping[str, Ownership]) -> Ownership | None:
+def owner_of_grant(member: str, condition: Item, accounts: Mapping[str, Ownership | None]) -> Ownership | None:
     """Return the stack that a grant belongs to: by its condition's text, otherwise by its account's e-mail."""
-    words = f"{condition.get('description') or ''} {condition.get('title') or ''}"
+    words = f"{condition.get('description')} {condition.get('title')}"
     return owner_of(description=words) or accounts.get(account_in(member))
 
 
-def grants_in(policy: Item, holder: PolicyHolder, accounts: Mapping[str, Ownership]) -> Iterator[FoundResource]:
+def grants_in(policy: Item, holder: PolicyHolder, accounts: Mapping[str, Ownership | None]) -> Iterator[FoundResource]:
     """Yield the grants of a policy that belong to a stack."""
     for binding in bindings_of(policy):
         condition = as_mapping(binding.get("condition"))
@@ -168,7 +169,7 @@ def _key(binding: Item, member: str) -> tuple[str, str, str]:
 def _condition_flag(condition: Item) -> str:
     """Return a condition in gcloud's format, with an unused separator (gcloud topic escaping)."""
     texts = [f"{key}={value}" for key, value in condition.items()]
-    separator = next(mark for mark in (",", "|", "#", "~", ";", "@@") if not any(mark in text for text in texts))
+    separator = next(mark for mark in chain(",|#~;@", map(chr, count(ord("¡")))) if mark not in "".join(texts))
     return ",".join(texts) if separator == "," else f"^{separator}^{separator.join(texts)}"
 
 

@@ -407,16 +407,14 @@ def names(item: Item, network: str) -> bool:
 
 def _grants(reads: Sequence[_ReadList], scope: Scope, owners: Sequence[Ownership]) -> Iterator[FoundResource]:
     """Yield the grants of stacks. A deleted account belongs to the stack of the asker's project whose account gets this name."""
-    existing = {str(item.get("email")): kind.owner(item) for _, kind, item in _items(reads) if kind.kind == ACCOUNT}
-    accounts = {email: owner for email, owner in existing.items() if owner is not None}
+    accounts = {str(item.get("email")): kind.owner(item) for _, kind, item in _items(reads) if kind.kind == ACCOUNT}
     asker = scope.asker
     stacks = {*scope.stacks, *filter(None, [asker.stack]), *(owner.stack for owner in owners if asker.owns(owner))}
     for stack in stacks:
         for project in scope.projects:
             with suppress(NamingError):
-                email = Names(project=project, stack=stack).account_email
-                if email not in existing:
-                    accounts[email] = Ownership(project=asker.project, stack=stack)
+                deleted = Names(project=project, stack=stack).account_email
+                accounts.setdefault(deleted, Ownership(project=asker.project, stack=stack))
     for read in reads:
         if isinstance(read.list.of, PolicyHolder):
             for policy in read.seen:

@@ -10,7 +10,7 @@ from gemma_serving.cloud.capacity import ListedNode, capacity_kind, capacity_nam
 from gemma_serving.cloud.clock import WaitClock
 from gemma_serving.cloud.google_api import GoogleApi, answer_of, lookup
 from gemma_serving.cloud.grants import PolicyHolder, account_of, bare, bindings_of, found_grant, members_of
-from gemma_serving.cloud.kinds import BY_TYPE, GRANT, INSTANCE, KINDS, NODE, QUEUED, SERVICE, Item, by_name, order_of
+from gemma_serving.cloud.kinds import BY_TYPE, GRANT, INSTANCE, NODE, QUEUED, SERVICE, Item, by_name, order_of
 from gemma_serving.cloud.search import Scope, resource_of, search
 from gemma_serving.contracts.answers import Answer, Present, Unknown
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
@@ -33,7 +33,7 @@ from gemma_serving.stacks.loading import project_from_environment
 
 _APIS: Final = {
     "gcp:projects": "cloudresourcemanager",
-    **{kind.type_.partition("/")[0]: kind.api for kind in KINDS if kind.type_},
+    **{type_.partition("/")[0]: kind.api for type_, kind in BY_TYPE.items()},
 }
 """API by the first part of a type in a state."""
 _SERVERS: Final = (QUEUED, INSTANCE, SERVICE, NODE)
@@ -54,7 +54,7 @@ class SearchedStacks:
     read_errors: Sequence[str] = ()
     pulumi_project: str = PRODUCT
     """Pulumi project of the stacks. Only those of this product have states and settings here."""
-    is_name_known: bool = True
+    is_name_known: bool
     """False if the state, which alone knows the former name of a renamed stack, is unreadable."""
 
     @property
@@ -240,7 +240,7 @@ def _requested(state: StackState) -> Iterator[str]:
         outputs = as_mapping(item.get("outputs"))
         if item.get("type") == CAPACITY_TYPE:
             zones = (outputs.get("zone"), *as_sequence(outputs.get("triedZones")))
-            yield from capacity_names(_inputs(item), [str(zone) for zone in zones if zone])
+            yield from capacity_names(_inputs(item), [*filter(None, zones)])
 
 
 def _inputs(item: Item) -> Item:

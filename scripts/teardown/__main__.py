@@ -67,7 +67,14 @@ def _every_project(
 
     declined = False
     for project in sorted({item.owner.project for item in done[0][0].foreign}):
-        of_project = SearchedStacks(stack=None, states=(), settings={}, projects=known.projects, pulumi_project=project)
+        of_project = SearchedStacks(
+            stack=None,
+            states=(),
+            settings={},
+            projects=known.projects,
+            pulumi_project=project,
+            is_name_known=True,
+        )
         asked = replace(options, yes=False)
         try:
             done.append(_finished(Teardown(options=asked, known=of_project, api=api), asked))

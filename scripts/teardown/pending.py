@@ -67,16 +67,17 @@ def _runs(api: GoogleApi, kind: ResourceKind, name: str) -> bool:
     if kind.api not in {"compute", "tpu", "run"}:
         return False
     try:
-        for page in api.pages(kind.api, f"{kind.prefix}{parent}/operations"):
-            for operation in map(as_mapping, as_sequence(page.get("items") or page.get("operations"))):
-                metadata = as_mapping(operation.get("metadata"))
-                target = str(operation.get("targetLink") or metadata.get("target") or metadata.get("name") or "")
-                if target.endswith(name) and _is_running(operation):
-                    return True
+        pages = [*api.pages(kind.api, f"{kind.prefix}{parent}/operations")]
     except (GoogleListError, ScriptError):
         return False
-    return False
+    listed = [item for page in pages for key in ("items", "operations") for item in as_sequence(page.get(key))]
+    return any(_is_running(operation, name) for operation in map(as_mapping, listed))
 
 
-def _is_running(operation: Item) -> bool:
-    return operation.get("status") not in {None, "DONE"} or ("status" not in operation and not operation.get("done"))
+def _is_running(operation: Item, name: str) -> bool:
+    """Return whether an operation on a resource has not ended. Compute Engine has a `status`, the other APIs have `done`."""
+    if operation.get("done") or operation.get("status") == "DONE":
+        return False
+    metadata = as_mapping(operation.get("metadata"))
+    targets = (operation.get("targetLink"), metadata.get("target"), metadata.get("name"))
+    return any(str(target).endswith(name) for target in targets)

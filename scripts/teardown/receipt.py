@@ -60,7 +60,8 @@ class RetainedBucket:
 class Receipt:
     """Result of a teardown. The engine destroys; the API deletes the rest."""
 
-    stack: str
+    stack: str | None
+    """None: all stacks."""
     projects: Sequence[str]
     destroyed: int
     state: Sequence[Mapping[str, object]]
@@ -86,8 +87,8 @@ class Receipt:
     """The end of the hold, at most; None if the deletion of the last service is not known."""
     reasons: Sequence[str] = ()
     """Limits that the stack exceeded, each with its measured value."""
-    interrupted: bool = False
-    dry_run: bool = False
+    interrupted: bool
+    dry_run: bool
 
     @property
     def clean(self) -> bool:
@@ -97,7 +98,7 @@ class Receipt:
     def to_json(self) -> dict[str, object]:
         """Return the receipt as `--json` prints it and as its file contains it."""
         return {
-            "stack": self.stack or None,
+            "stack": self.stack,
             "projects": list(self.projects),
             "destroyed": self.destroyed,
             "state": [{"type": item.get("type"), "id": item.get("id") or item.get("urn")} for item in self.state],

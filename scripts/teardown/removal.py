@@ -185,7 +185,7 @@ class Teardown:
         """Return the results since the first search."""
         elapsed_s = self.clock.now_s() - self._started_s
         return Receipt(
-            stack=self.options.stack or "",
+            stack=self.options.stack,
             projects=self.known.projects,
             destroyed=self.destroyed,
             state=self.state_left,
@@ -357,9 +357,9 @@ class Teardown:
         steps = len(state.resources) + 1
         self._past_locks(state.stack, partial(destroy, steps=steps, after_failure="Continuing with the search."))
 
-    def _import(self, stack: str, deployment: StackDeployment) -> bool:
-        """Replace the state without a change in the cloud. Return whether it succeeded."""
-        return self._past_locks(stack, partial(write_deployment, stack, deployment))
+    def _import(self, stack: str, deployment: StackDeployment) -> None:
+        """Replace the state without a change in the cloud."""
+        self._past_locks(stack, partial(write_deployment, stack, deployment))
 
     def _past_locks(self, stack: str, work: Callable[[], None]) -> bool:
         """Run an engine command past a lock. Return whether it succeeded; a failure becomes a warning."""
@@ -512,7 +512,7 @@ def guard(options: TeardownOptions) -> ExitCode:
     """Search, tear down the stacks that exceed their limits, and print the receipts. Raises ScriptError."""
     found = read_inputs(options)
     api = connected(found.projects)
-    scan = Teardown(options=replace(options, dry_run=True), known=found, api=api)
+    scan = Teardown(options=options, known=found, api=api)
     scan.search()
     seen = scan.searches[-1]
     stacks = spending(api, [item for item in seen.found if item.name not in scan.held], GOOGLE_CLOCK.now())

@@ -9,16 +9,14 @@ from tenacity import wait_none
 from gemma_serving.cloud import google_api
 from gemma_serving.cloud import search as searching
 from gemma_serving.cloud.clock import WaitClock
-from gemma_serving.cloud.grants import PolicyHolder, grants_in, without
 from gemma_serving.cloud.kinds import by_name
 from gemma_serving.cloud.search import NO_SUCH_PLACE, NOT_ENABLED, Scope, search
 from gemma_serving.contracts.answers import Absent, Unknown
-from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.search_results import Inventory
 from localcloud.tests.google_bodies import google_answer, google_body
 from localcloud.world.scenario import Fault, OperationDurations, Scenario, Services
 from tests.answers import served
-from tests.cloud.populated import ALL_KINDS, PROJECT, TUNNEL_ROLE, asker, open_world, owner
+from tests.cloud.populated import ALL_KINDS, PROJECT, asker, open_world, owner
 
 INSTANT = OperationDurations(instant=True)
 LABELS = dict(owner("x").labels)
@@ -240,11 +238,6 @@ def test_an_answer_of_another_form_proves_nothing(kind, page):
     assert "is not a list" in sentence
 
 
-def test_a_policy_of_another_form_is_never_written_back():
-    with pytest.raises(ScriptError, match="bindings is not a list"):
-        without({"bindings": {}, "etag": "e"}, PROJECT_HOLDER, [], OURS)
-
-
 def test_a_region_without_results_is_no_warning():
     page = {"items": {"regions/us-east5": {"warning": {"code": "NO_RESULTS_ON_PAGE"}}}}
     assert search(Pages("router", page), scope()).unknown == ()
@@ -284,80 +277,6 @@ def test_a_queued_resource_carries_its_labels_in_its_nodes():
 # Grants
 
 
-PROJECT_HOLDER = PolicyHolder(kind="project", project="p", name="projects/p")
-ACCOUNT = "gemma-x@p.iam.gserviceaccount.com"
-OURS = {ACCOUNT: owner("x")}
-
-
-def policy(*bindings):
-    return google_body("cloudresourcemanager.v1", "Policy", {"bindings": list(bindings), "etag": "BwX=", "version": 3})
-
-
-def binding(role, *members, **condition):
-    return {"role": role, "members": list(members), **({"condition": condition} if condition else {})}
-
-
-@pytest.mark.parametrize(
-    ("given", "ours"),
-    [
-        (binding("roles/logging.logWriter", f"serviceAccount:{ACCOUNT}"), True),
-        (binding("roles/logging.logWriter", f"deleted:serviceAccount:{ACCOUNT}?uid=42"), True),
-        (binding("roles/logging.logWriter", f"user:{ACCOUNT}"), False),
-        (binding("roles/logging.logWriter", f"serviceAccount:a-{ACCOUNT}"), False),
-        (binding(TUNNEL_ROLE, "user:a@b.com"), False),
-        (binding(TUNNEL_ROLE, "user:a@b.com", title="t", expression="true", description=owner("x").description), True),
-        (binding(TUNNEL_ROLE, "user:a@b.com", title=owner("x").description, expression="true"), True),
-        (
-            binding(TUNNEL_ROLE, "user:a@b.com", title="t", expression="true", description="gemma-serving-stack=x"),
-            False,
-        ),
-    ],
-)
-def test_a_grant_is_ours_by_its_account_or_by_its_conditions_words(given, ours):
-    assert [item.owner for item in grants_in(policy(given), PROJECT_HOLDER, OURS)] == [owner("x")] * ours
-
-
-def test_a_removal_takes_our_members_out_and_leaves_everything_else():
-    before = policy(
-        binding("roles/logging.logWriter", f"serviceAccount:{ACCOUNT}", "user:bob@b.com"),
-        binding("roles/viewer", "user:bob@b.com"),
-    )
-    grants = [*grants_in(before, PROJECT_HOLDER, OURS)]
-    renamed = policy(
-        binding("roles/logging.logWriter", f"deleted:serviceAccount:{ACCOUNT}?uid=42", "user:bob@b.com"),
-        binding("roles/viewer", "user:bob@b.com"),
-    )
-    for current in (before, renamed):
-        after, proof = without(current, PROJECT_HOLDER, grants, OURS)
-        assert "grant: projects/p roles/logging.logWriter" in proof.claim, proof
-        assert after["bindings"] == [binding("roles/logging.logWriter", "user:bob@b.com"), before["bindings"][1]]
-        assert after["etag"] == "BwX="
-
-
-def test_a_removal_leaves_what_is_another_stacks_by_now_and_the_same_grant_under_another_condition():
-    """An account of the same name can belong to another stack when the policy is read again."""
-    member = f"serviceAccount:{ACCOUNT}"
-    now_and_then = [binding("roles/viewer", member, title=title, expression="true") for title in ("now", "then")]
-    before = policy(*now_and_then)
-    grants = [*grants_in(before, PROJECT_HOLDER, OURS)]
-    assert without(before, PROJECT_HOLDER, grants, {ACCOUNT: owner("y")}) == (before, None)
-    after, proof = without(before, PROJECT_HOLDER, grants[:1], OURS)
-    assert (after, proof is None) == ({**before, "bindings": now_and_then[1:]}, False)
-
-
-@pytest.mark.parametrize(
-    ("expression", "flag"),
-    [
-        ("true", "--condition=title=t,expression=true"),
-        ("a in [1, 2]", "--condition='^|^title=t|expression=a in [1, 2]'"),
-        ("a in [1, 2] || b", "--condition='^#^title=t#expression=a in [1, 2] || b'"),
-    ],
-)
-def test_a_grant_with_a_condition_has_a_command_that_names_the_condition(expression, flag):
-    command = PROJECT_HOLDER.command(TUNNEL_ROLE, "user:a@b.com", {"title": "t", "expression": expression})
-    assert command == f"gcloud projects remove-iam-policy-binding p --member=user:a@b.com --role={TUNNEL_ROLE} {flag}"
-
-
 def test_the_grants_of_a_deleted_account_stay_on_the_project_and_are_found():
     with open_world() as world:
         world.everything("x")
@@ -365,13 +284,6 @@ def test_the_grants_of_a_deleted_account_stay_on_the_project_and_are_found():
         world.call("DELETE", "iam", f"v1/projects/{PROJECT}/serviceAccounts/{email}")
         (grant,) = [item for item in search(world.api, scope()).found if item.kind == "IAM grant"]
     assert grant.document["member"].startswith(f"deleted:serviceAccount:{email}?uid=")
-
-
-def test_the_grants_of_an_account_of_somebody_else_with_our_name_are_not_ours():
-    with open_world() as world:
-        email = world.account("gemma-x", "made by hand")
-        world.grant("roles/logging.logWriter", f"serviceAccount:{email}")
-        assert search(world.api, scope()).found == ()
 
 
 def test_a_grant_on_somebody_elses_bucket_is_found():
