@@ -47,9 +47,7 @@ _SEARCH_LIMIT_S: Final = 60.0
 
 
 @contextlib.contextmanager
-def prepared_stack(
-    stack: str, *, dry_run: bool = False, plan: str | None = None
-) -> Generator[tuple[StackFacts, Settings]]:
+def prepared_stack(stack: str, *, dry_run: bool, plan: str | None = None) -> Generator[tuple[StackFacts, Settings]]:
     """Require that nothing blocks a stack, and create its state if it has none. A failure removes an empty new state.
 
     Yield its facts with its server, and its settings. With `dry_run`, a state that is missing or cut off is replaced in a temporary backend.
