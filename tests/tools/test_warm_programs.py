@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.polling import until
 from tools.engine.language_host import start_fork
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,12 +31,11 @@ print(json.dumps({
 def socket(tmp_path_factory):
     path = tmp_path_factory.mktemp("warm") / "socket"
     command = [sys.executable, "-m", "tests.engine.warm_programs", str(path), "programs"]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    assert process.stdout.readline() == "ready\n"
+    process = subprocess.Popen(command, cwd=ROOT)
+    until(path.exists, "it listens", process=process)
     yield path
     process.terminate()
     assert process.wait(timeout=60) == 0
-    process.stdout.close()
 
 
 @pytest.fixture

@@ -204,7 +204,7 @@ def test_every_tool_gives_each_line_of_its_commands_error_and_no_progress(server
             if works:
                 print(json.dumps(commands.plan(called(argv))))
             else:
-                cli.print_error("gemma", sentence, code, argv)
+                cli.report_failed_writes("gemma", lambda: cli.print_error("gemma", sentence, code, argv) or code)
         return ProgramResult(
             exit_code=0 if works else int(code), printed=out.getvalue(), said=[*map("+".__add__, progress)]
         )

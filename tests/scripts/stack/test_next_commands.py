@@ -124,11 +124,14 @@ def serving(folder, patch):
     for module in (blocking, checkup):  # the rest of a stack's needs is Google's, which nothing changes here
         patch.setattr(module, "blockers", lambda one: [*passphrase.checks(one)])
     patch.setattr(checkup, "all_checks", lambda one: [*passphrase.checks(one)])
-    with playing(HISTORY, folder) as played:
+    with (
+        playing(HISTORY, folder) as played,
+        pytest.MonkeyPatch.context() as inner,
+    ):  # undone before what `playing` replaces
         engine = FolderEngine(folder, played.stack)
-        world = FolderWorld(stack=played.stack, world=played, engine=engine, patch=patch)
-        patch.setattr(runner, "run", engine.run)
-        patch.setattr(runner, "attended", engine.attended)
+        world = FolderWorld(stack=played.stack, world=played, engine=engine, patch=inner)
+        inner.setattr(runner, "run", engine.run)
+        inner.setattr(runner, "attended", engine.attended)
         world.settings.write_text(f"{world.settings.read_text()}encryptionsalt: {PASSPHRASE}\n")
         engine.variables, engine.deployed = (
             {"PULUMI_BACKEND_URL": f"file://{folder / 'backend'}"},

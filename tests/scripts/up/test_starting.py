@@ -96,7 +96,7 @@ def test_each_step_of_an_up_is_made_in_its_case(state, labels, server, dry_run):
     sentence = "could not check whether stack x runs elsewhere: no answer"
     steps = [
         (is_missing, ("same project",)),
-        (True, ("read", "server", "lost", *(["labels"] if is_lost else []), 60.0)),
+        (True, ("read", "server", "lost", "locks", *(["labels"] if is_lost else []), 60.0)),
         (is_missing and isinstance(labels, Present), ("take over", ["found"], dry_run)),
         (not dry_run, ("replace",)),
         (True, ("ready", has_ended, None)),
