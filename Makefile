@@ -42,7 +42,7 @@ PYTEST = .venv/bin/python -m pytest -c pyproject.toml -n $(WORKERS)
 # The product's suite, with one full lifecycle of each target. `make test TESTS=tests/planning` runs fewer tests.
 # BUDGET is the cost, in fixed loops, above which the suite fails; .ci/run sets it.
 BUDGET ?=
-test: setup  ## Run the product's tests (15 minutes on two cores).
+test: setup  ## Run the product's tests (5 minutes on two cores).
 	@$(PYTEST) $(or $(TESTS),tests $(if $(BUDGET),--budget $(BUDGET)))
 
 # The packages' own suites, independent of the product. `make test-packages TESTS=packages/loadtest` runs one.

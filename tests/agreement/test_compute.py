@@ -289,7 +289,7 @@ class TestCapacity:
         assert place.left() == [SECOND]
         place.engine.destroy()
         place.have(compute={"preemptible_quota_chips": 0})
-        for valid_s, said in ((100, "quota: Quota 'PREEMPTIBLE_"), (1800, "unknown: WAITING_FOR_RESOURCES for 1m4")):
+        for valid_s, said in ((100, "quota: Quota 'PREEMPTIBLE_"), (1800, "unknown: WAITING_FOR_RESOURCES for 1m")):
             with pytest.raises(Aborted) as caught:
                 place.engine.up(serving(waitPerZoneS=100, validUntilDurationS=valid_s))
             assert caught.value.message.count(said) == 2

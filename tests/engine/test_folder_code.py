@@ -135,7 +135,7 @@ def test_a_command_that_only_reads_runs_no_code_of_the_folder(run, marks):
     assert marks() == []
 
 
-@pytest.mark.parametrize("line", RUNNING)
+@pytest.mark.parametrize("line", [*(pytest.param(line, marks=pytest.mark.long) for line in RUNNING[:-1]), RUNNING[-1]])
 def test_a_command_that_runs_the_program_says_so_and_would_leave_a_mark(run, marks, line):
     run([line])
     assert "planted!bin!python" in marks()
@@ -144,8 +144,13 @@ def test_a_command_that_runs_the_program_says_so_and_would_leave_a_mark(run, mar
     assert "runs the program of the " in " ".join(" ".join(helps).split())
 
 
-def test_a_tool_that_only_reads_runs_no_code_of_the_folder(workspace, folder, marks):
-    reading = [tool.name for tool in TOOLS if not tool.changes]
+READING_TOOLS = [tool.name for tool in TOOLS if not tool.changes]
+
+
+@pytest.mark.parametrize(
+    "reading", [("plan", "status", "preview"), pytest.param(READING_TOOLS, marks=pytest.mark.long)], ids=len
+)
+def test_a_tool_that_only_reads_runs_no_code_of_the_folder(workspace, folder, marks, reading):
     program, *words = product_program("gemma_serving.scripts.agent")
     parameters = StdioServerParameters(command=program, args=words, env=workspace.environment, cwd=str(folder))
 
@@ -160,4 +165,9 @@ def test_a_tool_that_only_reads_runs_no_code_of_the_folder(workspace, folder, ma
         assert (
             "runs the program of the folder, and Pulumi.yaml is not as `gemma init` writes it" in answer.content[0].text
         )
-    assert {name for name, answer in found.items() if not answer.is_error} >= {"plan", "prices", "doctor", "status"}
+    assert {name for name, answer in found.items() if not answer.is_error} >= {*reading} & {
+        "plan",
+        "prices",
+        "doctor",
+        "status",
+    }
