@@ -68,11 +68,15 @@ class Recorder(pulumi.runtime.Mocks):
 
 
 @pytest.fixture(autouse=True)
-def records(tmp_path_factory, monkeypatch, request):
-    """What the commands of a test remember is in a folder of its own, which no other test sees."""
+def records(tmp_path_factory, request):
+    """What the commands of a test remember is in a folder of its own, which no other test sees.
+
+    It is no user of `monkeypatch`, which has to be undone before the fixtures of a test that set variables too.
+    """
     folder = tmp_path_factory.getbasetemp() / f"records-{hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:12]}"
-    monkeypatch.setenv("XDG_STATE_HOME", str(folder))
-    return folder
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(folder))
+        yield folder
 
 
 @pytest.fixture

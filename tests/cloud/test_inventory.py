@@ -112,19 +112,19 @@ def test_a_zone_that_google_refuses_is_unknown_where_a_state_has_something_in_it
     assert "us-nowhere1-a" in sentence
 
 
-def test_a_login_without_a_project_for_quota_proves_nothing(monkeypatch):
+def test_a_login_without_a_project_for_quota_proves_nothing():
     """Google refuses it with the reason of an API that is off."""
-    with open_world() as world:
+    with open_world() as world, pytest.MonkeyPatch.context() as patch:
         person = world.cloud.cloud.tokens.issue_access_token("ann@example.com")
-        monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", person)
+        patch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", person)
         found = search(google_api.connect(), Scope(projects=[PROJECT], asker=asker(None)))
         assert any("requires a quota project" in sentence for sentence in found.unknown)
         assert NOT_ENABLED not in {call.outcome for call in found.calls}
 
 
-def test_a_login_that_google_rejects_is_one_sentence_of_all_projects_with_its_command(monkeypatch):
-    with open_world():
-        monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", "expired")
+def test_a_login_that_google_rejects_is_one_sentence_of_all_projects_with_its_command():
+    with open_world(), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", "expired")
         (sentence,) = search(
             google_api.connect(PROJECT), Scope(projects=[PROJECT, "other-project"], asker=asker(None))
         ).unknown

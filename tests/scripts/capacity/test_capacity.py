@@ -171,12 +171,13 @@ def test_an_api_that_is_off_is_named_with_the_command_that_enables_it(world):
     assert not [entry for entry in world.asked() if entry["id"] == "tpu.projects.locations.acceleratorTypes.list"]
 
 
-def test_a_role_that_is_missing_is_named(world, monkeypatch):
+def test_a_role_that_is_missing_is_named(world):
     opened, email = world.world.cloud, world.world.account("nobody", "theirs")
     client = Client(opened.base_url, opened.token)
     grant(client, PROJECT_POLICY, "roles/serviceusage.serviceUsageConsumer", member=f"serviceAccount:{email}")
-    monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", opened.cloud.tokens.issue_access_token(email))
-    code, report = world.report("v6e-4", "L4")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", opened.cloud.tokens.issue_access_token(email))
+        code, report = world.report("v6e-4", "L4")
     said = "\n".join(report["problems"])
     assert code == 1
     for role in ("roles/tpu.viewer", "roles/run.viewer"):

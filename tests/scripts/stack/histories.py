@@ -682,16 +682,16 @@ def playing(history: History, folder: Path) -> Iterator[HistoryWorld]:
         patch.setattr(
             Timeline, "now", lambda timeline: datetime.fromtimestamp(START.timestamp() + timeline.advanced_s, UTC)
         )
-        with open_world(SCENARIO, speed=1e-9) as world:
-            patch.setattr(GoogleClock, "see", lambda *_: None)
-            patch.setattr(GOOGLE_CLOCK, "_ahead", GOOGLE_CLOCK._ahead * 0)
-            patch.setattr(GOOGLE_CLOCK, "local_now", world.cloud.cloud.timeline.now)
-            patch.chdir(folder)
-            patch.setenv("PULUMI_BACKEND_URL", f"file://{folder / 'backend'}")
-            patch.setenv("GOOGLE_CLOUD_PROJECT", PROJECT)
-            patch.setattr(runner, "pulumi", lambda: "pulumi")
-            one = HistoryWorld(history, world, folder, patch)
-            patch.setattr(runner, "run", one.run_engine)
+        with open_world(SCENARIO, speed=1e-9) as world, pytest.MonkeyPatch.context() as inner:
+            inner.setattr(GoogleClock, "see", lambda *_: None)
+            inner.setattr(GOOGLE_CLOCK, "_ahead", GOOGLE_CLOCK._ahead * 0)
+            inner.setattr(GOOGLE_CLOCK, "local_now", world.cloud.cloud.timeline.now)
+            inner.chdir(folder)
+            inner.setenv("PULUMI_BACKEND_URL", f"file://{folder / 'backend'}")
+            inner.setenv("GOOGLE_CLOUD_PROJECT", PROJECT)
+            inner.setattr(runner, "pulumi", lambda: "pulumi")
+            one = HistoryWorld(history, world, folder, inner)
+            inner.setattr(runner, "run", one.run_engine)
             _write_settings(history, folder)
             one.play()
             yield one

@@ -97,6 +97,6 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path, monkeypatch, capsys):
-    with open_world(SCENARIO) as world:
-        yield Desk(world, tmp_path, monkeypatch, capsys)
+def desk(tmp_path, capsys):
+    with open_world(SCENARIO) as world, pytest.MonkeyPatch.context() as patch:
+        yield Desk(world, tmp_path, patch, capsys)
