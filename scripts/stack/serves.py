@@ -21,7 +21,6 @@ from gemma_serving.engine.locks import stack_locks
 from gemma_serving.engine.runner import no_such_stack
 from gemma_serving.engine.state import NO_CAPACITY, after_no_capacity, not_deployed, of_deployment, outputs_in
 from gemma_serving.planning.units import number_of
-from gemma_serving.scripts.stack.costs import lost_files
 from gemma_serving.scripts.stack.facts import NOT_COMPLETE, read_facts
 
 UNRECORDED: Final = "Google has a server of this stack that the stack's state does not have."
@@ -199,7 +198,7 @@ def require_deployed(facts: StackFacts) -> None:
     If Google has its server or does not tell, if its state cannot be read, or while it is locked, it may be deployed.
     """
     if isinstance(facts.state, Absent):
-        raise CommandRefusedError(" ".join([no_such_stack(facts.stack), *lost_files(facts.stack)]))
+        raise CommandRefusedError(no_such_stack(facts.stack))
     is_possible = isinstance(facts.server, Unknown) or facts.is_unrecorded or isinstance(facts.state, Unknown)
     has_server = facts.recorded is not None or facts.deployed is not None
     if is_possible or has_server or stack_locks(facts.stack):

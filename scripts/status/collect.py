@@ -21,6 +21,7 @@ from gemma_serving.engine.previewed import previewed
 from gemma_serving.engine.state import StackState
 from gemma_serving.engine.steps import changes_of
 from gemma_serving.scripts.logs.api import MeasuredStart, first_start, with_known_cause
+from gemma_serving.scripts.stack.costs import lost_files
 from gemma_serving.scripts.stack.deployed_server import CAPACITY
 from gemma_serving.scripts.stack.facts import facts_of, read_facts, reason_of
 from gemma_serving.scripts.stack.labelled import require_name, without_state
@@ -107,8 +108,8 @@ def _without_state(state: StackState, limit_s: float) -> str:
     if isinstance(labels, Present):
         require_name(state.stack)
         return f"{without_state(state.stack, labels.value)} Use that backend, or run `gemma up {state.stack}` to take the stack over."
-    unknown = f" Whether Google has it is unknown: {labels.why}" if isinstance(labels, Unknown) else ""
-    return f"{state.detail}{unknown}"
+    unknown = [f"Whether Google has it is unknown: {labels.why}"] if isinstance(labels, Unknown) else []
+    return " ".join([state.detail, *unknown, *lost_files(state.stack)])
 
 
 def _known(state: StackState, request: StatusRequest, clock: Clock) -> tuple[StackFacts, StackStatus]:

@@ -31,7 +31,7 @@ from gemma_serving.scripts.cli.prompts import confirm
 from gemma_serving.scripts.doctor.api import require_weights, width_of
 from gemma_serving.scripts.logs.api import first_start, known_cause, server_log, with_known_cause
 from gemma_serving.scripts.preview.api import headline, upcoming
-from gemma_serving.scripts.stack.costs import lost_files, recorded_costs
+from gemma_serving.scripts.stack.costs import recorded_costs
 from gemma_serving.scripts.stack.engine_run import Describe, EngineRunError, run_engine, show_step
 from gemma_serving.scripts.stack.facts import read_facts
 from gemma_serving.scripts.stack.frozen import program_digest
@@ -87,7 +87,6 @@ def deploy(facts: StackFacts, settings: Settings, request: UpRequest) -> ExitCod
     messages = diagnostics(document, "info")
     shown = [
         *(dropped_settings(stack) if facts.recorded is not None and not is_last else ()),
-        *(f"Warning: {text}" for text in (lost_files(stack) if facts.recorded is None else ())),
         *program_messages(stack, messages, warnings),
         *differences,
         *filter(None, [moved_traffic(facts)]),

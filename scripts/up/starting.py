@@ -26,7 +26,7 @@ from gemma_serving.planning import planner
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.cli.command import print_progress
 from gemma_serving.scripts.doctor.api import Diagnosis, require_ready, width_of
-from gemma_serving.scripts.stack.costs import found_sentence, reported_costs
+from gemma_serving.scripts.stack.costs import found_sentence, lost_files, reported_costs
 from gemma_serving.scripts.stack.deployed_server import CAPACITY
 from gemma_serving.scripts.stack.facts import read_facts
 from gemma_serving.scripts.stack.serves import short_identity
@@ -62,6 +62,8 @@ def prepared_stack(stack: str, *, dry_run: bool, plan: str | None = None) -> Gen
     state = _readable_state(stack)
     if state.status == "missing":
         _require_same_project(stack)
+        for text in lost_files(stack):
+            print_progress("up", text)
     home_region(settings, stack, state.by_urn)  # before the plan and the checks of another region
     _require_plan(stack, settings)
     is_lost = state.proof_of_loss is not None

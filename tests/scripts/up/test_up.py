@@ -42,6 +42,7 @@ from gemma_serving.scripts.stack import costs, facts, own_runs, serves, unfinish
 from gemma_serving.scripts.stack.costs import ServerCosts
 from gemma_serving.scripts.stack.limit_record import LimitRecord, limit_name
 from gemma_serving.scripts.stack.serves import serves_now
+from gemma_serving.scripts.status import collect
 from gemma_serving.scripts.up import __main__ as command
 from gemma_serving.scripts.up import deploying as up
 from gemma_serving.scripts.up import importing, returning, starting
@@ -338,10 +339,12 @@ def test_a_server_of_this_folder_whose_settings_file_is_gone_is_named_before_the
         f"Stack before was deployed from this folder, and Pulumi.before.yaml is gone. Costs an unknown price, if Google bills it. "
         f"If its file is now Pulumi.{STACK}.yaml, name it Pulumi.before.yaml again: another name is another server."
     )
-    assert (f"Warning: {said}\n" in ended(ExitCode.REFUSED).out) == (has_server and is_gone)
-    with pytest.raises(CommandRefusedError) as refused:
-        serves.require_deployed(StackFacts(stack=STACK, state=Absent(), outputs=Absent()))
-    assert (said in str(refused.value)) == (has_server and is_gone)
+    assert (f"up: {said}\n" in ended(ExitCode.REFUSED).err) == (has_server and is_gone)
+    monkeypatch.setattr(
+        collect, "read_facts", lambda *_, **__: StackFacts(stack=STACK, state=Absent(), outputs=Absent())
+    )
+    status = collect._without_state(StackState(stack=STACK, status="missing", detail="It is missing."), 1.0)
+    assert status == f"It is missing.{f' {said}' if has_server and is_gone else ''}"
 
 
 def test_running_capacity_of_an_interrupted_up_in_a_zone_that_is_no_longer_listed_is_refused_before_the_question(
