@@ -71,7 +71,7 @@ class Recorder(pulumi.runtime.Mocks):
 def records(tmp_path_factory, request):
     """What the commands of a test remember is in a folder of its own, which no other test sees.
 
-    It is no user of `monkeypatch`, which has to be undone before the fixtures of a test that set variables too.
+    It does not use `monkeypatch`, which has to be undone before the fixtures of a test that set variables too.
     """
     folder = tmp_path_factory.getbasetemp() / f"records-{hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:12]}"
     with pytest.MonkeyPatch.context() as patch:

@@ -98,7 +98,7 @@ def account_of(grant: FoundResource) -> str:
 
 def owner_of_grant(member: str, condition: Item, accounts: Mapping[str, Ownership | None]) -> Ownership | None:
     """Return the stack that a grant belongs to: by its condition's text, otherwise by its account's e-mail."""
-    words = f"{condition.get('description')} {condition.get('title')}"
+    words = f"{condition.get('description', '')} {condition.get('title', '')}"
     return owner_of(description=words) or accounts.get(account_in(member))
 
 
@@ -169,7 +169,8 @@ def _key(binding: Item, member: str) -> tuple[str, str, str]:
 def _condition_flag(condition: Item) -> str:
     """Return a condition in gcloud's format, with an unused separator (gcloud topic escaping)."""
     texts = [f"{key}={value}" for key, value in condition.items()]
-    separator = next(mark for mark in chain(",|#~;@", map(chr, count(ord("¡")))) if mark not in "".join(texts))
+    used = "".join(texts)
+    separator = next(mark for mark in chain(",|#~;@", map(chr, count(ord("¡")))) if mark not in used)
     return ",".join(texts) if separator == "," else f"^{separator}^{separator.join(texts)}"
 
 

@@ -54,9 +54,9 @@ class Memory:
         with suppress(FileNotFoundError, NotADirectoryError):
             self.path(name).unlink()
 
-    def names(self, prefix: str) -> Sequence[str]:
-        """Return the names of the records with a prefix, in order."""
-        return sorted(path.name for path in self.folder.glob(f"{prefix}*"))
+    def stacks(self, prefix: str) -> Sequence[str]:
+        """Return the stacks that have a record with a prefix, in order: `limit-chat.json` is one of stack chat."""
+        return sorted(path.name.removeprefix(prefix).removesuffix(".json") for path in self.folder.glob(f"{prefix}*"))
 
     def of_backends(self) -> Sequence["Memory"]:
         """Return the records of each backend of a project folder."""

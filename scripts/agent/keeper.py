@@ -77,11 +77,10 @@ class Keepers:
 
         Without the proof that an assistant deployed a stack, print the command that deletes it instead.
         """
-        for name in memory().names(LIMIT):
-            stack = name.removeprefix(LIMIT).removesuffix(".json")
+        for stack in memory().stacks(LIMIT):
             try:
                 check_stack_name(stack)
-                with os.fdopen(_opened(name, os.O_RDWR), "r+b") as lock:
+                with os.fdopen(_opened(limit_name(stack), os.O_RDWR), "r+b") as lock:
                     if not (_is_locked(lock.fileno()) and _may_delete(stack)):
                         continue
                     is_started = self._start(stack, 0.0, lock.fileno())

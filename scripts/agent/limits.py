@@ -9,14 +9,14 @@ from datetime import UTC, datetime
 from typing import Final
 
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
-from gemma_serving.contracts.fields import as_mapping, as_sequence, from_json, to_json
+from gemma_serving.contracts.fields import as_mapping, as_sequence, to_json
 from gemma_serving.contracts.processes import seconds_of
 from gemma_serving.contracts.proof import Asker, Proof
 from gemma_serving.engine import runner
 from gemma_serving.engine.backend import memory
 from gemma_serving.engine.locks import stack_locks
 from gemma_serving.engine.state import StackState, read
-from gemma_serving.scripts.stack.limit_record import LimitRecord, limit_name
+from gemma_serving.scripts.stack.limit_record import LimitRecord, limit_name, limit_record
 
 _MOST_ENTRIES: Final = "100"
 """Entries of a stack's history that are read, newest first."""
@@ -96,10 +96,10 @@ def _is_interrupted(state: StackState, record: LimitRecord) -> bool:
 
 def read_record(stack: str) -> LimitRecord:
     """Return the record of a stack. Raises CommandRefusedError without one that only this user can have written."""
-    try:
-        return from_json(LimitRecord, as_mapping(json.loads(memory().read(limit_name(stack)) or "")))
-    except ValueError:
-        raise _unproven(stack, "it is not a record that only this user can have written") from None
+    record = limit_record(stack)
+    if record is None:
+        raise _unproven(stack, "it is not a record that only this user can have written")
+    return record
 
 
 def _unproven(stack: str, why: str) -> CommandRefusedError:

@@ -98,7 +98,7 @@ TOOLS: Final = (
         name="preview",
         command="up",
         help="Show what `up` would do to a stack: the blockers of doctor's list, or each change, the effect on the server, the duration and the price.",
-        note="Nothing is changed. Without the permission up, it runs only a program as `gemma init` writes it. "
+        note="Nothing is changed. It runs the program of the project's folder, without the permission up only one as `gemma init` writes it. "
         "Show the user the headline, each change, both prices and `budget`, then call up with the "
         "same arguments and `plan`. `allowed` is false if up refuses the plan: `budget` then names what is missing, and only the user can set it. "
         "`set` takes cloudRun.minInstances and cloudRun.maxInstances, with the permission to scale.",
@@ -109,7 +109,8 @@ TOOLS: Final = (
     AgentTool(
         name="up",
         command="up",
-        help="Deploy a stack, or with `restart` only start its server again. It continues from what an interrupted or failed run left.",
+        help="Deploy a stack, or with `restart` only start its server again. It continues from what an interrupted or failed run left. "
+        "It runs the program of the project's folder, with its virtual environment and its provider plugins.",
         note="Runs exactly the plan of preview, once: pass the same arguments and `plan`. It can take hours.",
         fixed={"dry_run": False, "yes": True},
         requires=("plan",),

@@ -131,13 +131,15 @@ def found_sentence(found: Sequence[FoundResource]) -> str:
 
 def lost_files(stack: str) -> Sequence[str]:
     """Return a sentence for each server of this folder whose settings file is gone, because the new stack's file may be the same one."""
-    costs = {name: recorded_costs(read(name), "unclear") for name in without_file()}
-    return [
-        f"Stack {name} was deployed from this folder, and Pulumi.{name}.yaml is gone. {' '.join(dict.fromkeys(one.sentence for one in each))} "
-        f"If its file is now Pulumi.{stack}.yaml, name it Pulumi.{name}.yaml again: another name is another server."
-        for name, each in costs.items()
-        if each
-    ]
+    found: list[str] = []
+    for name in without_file():
+        costs = dict.fromkeys(one.sentence for one in recorded_costs(read(name), "unclear"))
+        if costs:
+            found.append(
+                f"Stack {name} was deployed from this folder, and Pulumi.{name}.yaml is gone. {' '.join(costs)} "
+                f"If its file is now Pulumi.{stack}.yaml, name it Pulumi.{name}.yaml again: another name is another server."
+            )
+    return found
 
 
 def storage_price(bucket: FoundResource) -> Price:

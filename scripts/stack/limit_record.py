@@ -1,11 +1,9 @@
 """Record of a stack that an assistant deployed with a limit in hours: the plans that the user approved."""
 
-import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gemma_serving.contracts.fields import from_json
+from gemma_serving.contracts.fields import ContractError, from_json, json_object
 from gemma_serving.engine.backend import memory
 
 LIMIT: Final = "limit-"
@@ -31,9 +29,9 @@ def limit_name(stack: str) -> str:
     return f"{LIMIT}{stack}.json"
 
 
-def limited_plans(stack: str) -> Sequence[str]:
-    """Return the ids of the plans of a stack's record; none without one that can be read."""
+def limit_record(stack: str) -> LimitRecord | None:
+    """Return the record of a stack; None without one that only this user can have written."""
     try:
-        return from_json(LimitRecord, json.loads(memory().read(limit_name(stack)) or "")).plans
-    except ValueError:
-        return ()
+        return from_json(LimitRecord, json_object(memory().read(limit_name(stack)) or ""))
+    except ContractError:
+        return None

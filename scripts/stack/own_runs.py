@@ -5,12 +5,14 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final, Literal
 
-from gemma_serving.contracts.fields import as_mapping
+from gemma_serving.contracts.fields import json_object
 from gemma_serving.contracts.installation import home_folder
 from gemma_serving.contracts.memory import Memory, memory_of
 from gemma_serving.engine.backend import memory, shown_url
 from gemma_serving.scripts.cli.command import not_written, print_progress
 
+_UP: Final = "up-"
+"""Start of the names of these records."""
 _REFUSAL: Final = "No zone granted "
 _ZONES: Final = ("  ", "Zones not tried")
 """Starts of the provider's error about capacity (`gcp_tpu_provider.capacity`), and of its lines about zones."""
@@ -53,9 +55,7 @@ def remembered_refusal(stack: str) -> Sequence[str]:
 
 def without_file() -> Sequence[str]:
     """Return the stacks that this folder deployed with the chosen backend, and whose settings file is gone."""
-    start, end = _name("*").split("*")
-    names = [name.removeprefix(start).removesuffix(end) for name in memory().names(start)]
-    return [name for name in names if not (home_folder() / f"Pulumi.{name}.yaml").is_file()]
+    return [stack for stack in memory().stacks(_UP) if not (home_folder() / f"Pulumi.{stack}.yaml").is_file()]
 
 
 def is_interrupted(stack: str) -> bool:
@@ -88,11 +88,8 @@ def is_own(stack: str, *, has_server: bool) -> bool:
 
 
 def _last_run(stack: str, of: Memory | None = None) -> Mapping[str, object]:
-    try:
-        return as_mapping(json.loads((of or memory()).read(_name(stack)) or "{}"))
-    except ValueError:
-        return {}
+    return json_object((of or memory()).read(_name(stack)) or "")
 
 
 def _name(stack: str) -> str:
-    return f"up-{stack}.json"
+    return f"{_UP}{stack}.json"

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from gemma_serving.contracts.fields import as_mapping, as_sequence
+from gemma_serving.contracts.fields import as_mapping, as_sequence, json_object
 from gemma_serving.engine.backend import memory
 from gemma_serving.engine.state import StackState
-from gemma_serving.scripts.stack.limit_record import limit_name, limited_plans
+from gemma_serving.scripts.stack.limit_record import limit_name, limit_record
 
 _STORED_KEYS: Final = ("type", "urn", "inputs")
 
@@ -45,15 +45,13 @@ def forget(stack: str, *, plan: str | None = None) -> None:
     `plan`: the plan that was deployed. The limit of one that an assistant deploys stays.
     """
     memory().remove(_name(stack))
-    if not (plan and plan in limited_plans(stack)):
+    record = limit_record(stack)
+    if record is None or plan not in record.plans:
         memory().remove(limit_name(stack))
 
 
 def _noted(stack: str) -> Mapping[str, object]:
-    try:
-        return as_mapping(json.loads(memory().read(_name(stack)) or "{}"))
-    except ValueError:
-        return {}
+    return json_object(memory().read(_name(stack)) or "")
 
 
 def _name(stack: str) -> str:

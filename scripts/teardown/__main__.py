@@ -66,6 +66,7 @@ def _every_project(
     from gemma_serving.scripts.teardown.removal import Teardown
 
     declined = False
+    asked = replace(options, yes=False)
     for project in sorted({item.owner.project for item in done[0][0].foreign}):
         of_project = SearchedStacks(
             stack=None,
@@ -75,7 +76,6 @@ def _every_project(
             pulumi_project=project,
             is_name_known=True,
         )
-        asked = replace(options, yes=False)
         try:
             done.append(_finished(Teardown(options=asked, known=of_project, api=api), asked))
         except CommandRefusedError as error:

@@ -70,7 +70,7 @@ class Teardown:
     searches: list[Inventory] = field(default_factory=list[Inventory])
     leaked: tuple[FoundResource, ...] = ()
     left: frozenset[str] = frozenset()
-    """Full names of resources that no state of this backend has, and that nobody confirmed."""
+    """Full names of resources that no state of this backend has, and that were not confirmed."""
     held: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
     """Full names of what only Google holds, with its addresses."""
     held_until: datetime | None = None
@@ -285,7 +285,8 @@ class Teardown:
         new = [item for item in self._unstated(found) if item.name not in asked]
         if not new:
             return
-        names, lacks = {item.name for item in new}, self._lacks(new)
+        names = {item.name for item in new}
+        lacks = self._lacks(new)
         is_agreed = agreed(f"{lacks} Delete them?")
         if is_agreed:
             self.confirmed |= names
@@ -401,10 +402,10 @@ class Teardown:
         for _ in range(_ROUNDS):
             self.search()
             self._confirm_more()
-            waited = {item.resource.name for item in self.deletions if item.timed_out}
-            chosen = [item for item in self._owned if item.name not in waited]
             if not self._owned:
                 return
+            waited = {item.resource.name for item in self.deletions if item.timed_out}
+            chosen = [item for item in self._owned if item.name not in waited]
             done = delete_all(self.api, chosen, self.known.asker, report=progress, clock=self.clock)
             self.deletions += done
             if all(item.outcome not in {"deleted", "already deleted"} for item in done):

@@ -296,7 +296,7 @@ def test_each_list_that_was_not_read_is_named_once_with_its_cause(answers, is_st
 def test_a_just_enabled_api_is_read_until_it_answers_and_once_more_after_it_settled(
     on_s, off_again_s, listed_s, is_enabled
 ):
-    """It can answer without what it has, and be off again for a while. Monitoring is off, and nobody enabled it."""
+    """It can answer without what it has, and be off again for a while. Monitoring is off, and was not enabled."""
     clock, said = Patience(), []
 
     def is_off():

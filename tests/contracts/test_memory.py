@@ -74,4 +74,4 @@ def test_without_a_folder_for_records_it_says_what_is_lost_and_continues(monkeyp
     assert capsys.readouterr().err == ""
     with pytest.raises(OSError, match="Not a directory"):
         code_shelf().new("x")
-    assert (memory().read("a"), memory().names(""), Memory(memory().folder).written_s("a")) == (None, [], 0.0)
+    assert (memory().read("a"), memory().stacks(""), Memory(memory().folder).written_s("a")) == (None, [], 0.0)

@@ -153,6 +153,11 @@ def test_a_tool_with_fixed_options_says_what_it_does_with_them():
         assert bool(tool.help) == bool(changed), tool.name
 
 
+def test_the_tools_that_run_the_program_of_the_folder_say_so():
+    said = {tool.name for tool in TOOLS if "runs the program of the project's folder" in tool.description}
+    assert said == {"preview", "up", "stage_weights"}
+
+
 def arguments_of(tool, name, schema):
     """Return the arguments of a call with one more option."""
     needed = calls_of(tool)
