@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -250,7 +251,14 @@ def not_yaml(name: str, error: yaml.YAMLError) -> str:
 
 def read_yaml(text: str) -> object:
     """Return the value of a YAML text as the Pulumi engine reads it. Raises yaml.YAMLError."""
-    return cast("object", yaml.load(text, Loader=_EngineYaml))  # noqa: S506 - a SafeLoader
+    document = _document(text)
+    return None if document is None else cast("object", cast("Any", _EngineYaml("")).construct_document(document))
+
+
+@lru_cache(maxsize=32)
+def _document(text: str) -> yaml.Node | None:
+    """Return the document of a YAML text, None for an empty one. A command reads one file several times, and scanning is nearly all that this costs."""
+    return _EngineYaml(text).get_single_node()
 
 
 def project_from_environment() -> str | None:

@@ -3,6 +3,7 @@
 import copy
 import json
 import runpy
+from functools import cache
 from pathlib import Path
 
 import kubernetes_validate
@@ -27,6 +28,8 @@ SCHEMAS = ("1.33", "1.37")
 """An older minor version, and the newest that the package has."""
 OF_GKE = {"SecretProviderClass", "PodMonitoring", "HTTPRoute", "GCPBackendPolicy", "HealthCheckPolicy"}
 """Kinds that Kubernetes itself does not have."""
+# It would parse megabytes for each object.
+kubernetes_validate.utils.schema_contents = cache(kubernetes_validate.utils.schema_contents)
 
 
 def planned(declare, path, **choices):

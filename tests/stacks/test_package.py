@@ -3,6 +3,7 @@
 import copy
 import json
 import re
+from functools import cache
 from pathlib import Path
 
 import pulumi
@@ -13,9 +14,9 @@ from pulumi.errors import InputPropertiesError
 from pulumi.output import Unknown
 
 from gemma_serving.stacks import schema as settings
+from gemma_serving.stacks.package import schema
 from gemma_serving.stacks.package.constructing import construct as construct_component
 from gemma_serving.stacks.package.inputs import NOT_OFFERED
-from gemma_serving.stacks.package.schema import package_schema
 from tests.stacks.conftest import values_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,6 +50,7 @@ OF = {
     "HuggingFaceToken": {"project": PROJECT, "secretId": "own-token", "value": "hf_canary"},
 }
 SECRET = "projects/my-project/secrets/own-token/versions/1"
+package_schema = cache(schema.package_schema)
 
 
 def inputs_of(kind, **changes):
@@ -140,7 +142,7 @@ def test_every_setting_is_an_input_or_named_with_the_reason_why_not():
 
 def test_the_schema_is_the_same_each_time_and_says_what_may_be_an_output():
     made = package_schema()
-    assert json.dumps(made) == json.dumps(package_schema())
+    assert json.dumps(made) == json.dumps(schema.package_schema())
     inputs = made["resources"]["gemma-serving:index:TpuQueuedResource"]["inputProperties"]
     outputs = {key for key, value in inputs.items() if "plain" not in value}
     assert outputs == {"serviceAccount", "bucketName", "network", "subnetwork"}

@@ -79,6 +79,8 @@ def server_of(bench_of, audit, codes, monkeypatch):
 def server(server_of, commands):
     """A server with every tool, whose commands read their options as they would, and answer at length."""
 
+    printed = {**LONG}
+
     async def run_program(argv, *, secrets=(), **_):
         _, room, *words = called(argv)
         command = importlib.import_module(f"gemma_serving.scripts.{room}.__main__").COMMAND
@@ -88,10 +90,12 @@ def server(server_of, commands):
                 code = cli.run_command(command, words)
             return ProgramResult(exit_code=code, printed=out.getvalue(), said=said.getvalue().splitlines())
         cli._read(command, words)
-        document = {**LONG, **(commands.plan(argv) if room == "up" else {})}
+        document = {**printed, **(commands.plan(argv) if room == "up" else {})}
         return ProgramResult(exit_code=0, printed=json.dumps(document), said=("─" * 120,) * 40, secrets=tuple(secrets))
 
-    return server_of(run_program)
+    made = server_of(run_program)
+    made.printed = printed
+    return made
 
 
 def used(server, work):
@@ -178,6 +182,7 @@ def test_the_command_takes_every_argument_of_its_tool_and_every_text_is_its_stru
         for tool in (await client.list_tools()).tools:
             for name, schema in {None: {}, **tool.input_schema["properties"]}.items():
                 given = arguments_of(tool, name, schema)
+                server.printed.update(LONG if name is None else {key: [] for key in LONG})
                 if tool.name == "up":
                     await client.call_tool("preview", {key: value for key, value in given.items() if key != "plan"})
                 found = await client.call_tool(tool.name, given)
