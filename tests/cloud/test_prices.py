@@ -60,82 +60,70 @@ def service(least, *, gpu="nvidia-l4", sidecars=(), scaling=None, redundant=Fals
     return found("Cloud Run service", "run.v2", "GoogleCloudRunV2Service", **more)
 
 
-@pytest.mark.parametrize(
-    ("item", "usd"),
-    [
-        (queued("ACTIVE", provisioningModel="FLEX_START"), 4 * 1.35),
-        (queued("ACTIVE", provisioningModel="SPOT"), 4 * 1.78),
-        (queued("ACTIVE", spot={}), 4 * 1.78),
-        (queued("ACTIVE"), 4 * 2.70),
-        (queued("ACTIVE", "v5litepod-8"), 8 * 1.20),
-        (queued("ACTIVE", "v5p-8"), None),
-        (queued("WAITING_FOR_RESOURCES"), 0.0),
-        (queued("FAILED"), 0.0),
-        (queued("SUSPENDED"), 0.0),
-        *((queued(state), 4 * 2.70) for state in ("PROVISIONING", "SUSPENDING", "DELETING")),
-        *(
-            (instance(status), 4 * 2.70)
-            for status in ("PROVISIONING", "STAGING", "RUNNING", "REPAIRING", "PENDING_STOP", "STOPPING")
-        ),
-        (instance("TERMINATED"), 0.0),
-        (instance("RUNNING", "SPOT"), 4 * 1.78),
-        (instance("RUNNING", machine="n2-standard-4"), None),
-        (queued("ACTIVE", "v6e-x"), None),
-        (queued("ACTIVE", "v6e-12"), 12 * 2.70),
-        (queued("ACTIVE", "v6e-4", "v6e-4"), 2 * 4 * 2.70),
-        (queued("ACTIVE", "v6e-4", "v5p-8"), None),
-        (node(), 4 * 2.70),
-        *((node(schedulingConfig={key: True}), 4 * 1.78) for key in ("spot", "preemptible")),
-        (queued("ACTIVE", scheduling={"spot": True}, provisioningModel="FLEX_START"), 4 * 1.35),
-        (queued("ACTIVE", scheduling={"spot": True}), 4 * 1.78),
-        (queued("ACTIVE", "v4-8"), None),
-        (service(1), 3600 * (8 * 0.000018 + 32 * 0.000002 + 0.0001867)),
-        (service(2, memory="32768Mi", cpu="8000m"), 2 * 3600 * (8 * 0.000018 + 32 * 0.000002 + 0.0001867)),
-        (service(0), 0.0),
-        (service(1, redundant=True), 3600 * (8 * 0.000018 + 32 * 0.000002 + 0.0002909)),
-        (service(1, gpu="nvidia-b999"), None),
-        (service(1, gpu=""), 3600 * (8 * 0.000018 + 32 * 0.000002)),
-        (service(1, sidecars=[{"cpu": "1", "memory": "1Gi"}]), 3600 * (9 * 0.000018 + 33 * 0.000002 + 0.0001867)),
-        (service(1, scaling={"minInstanceCount": 2}), 2 * 3600 * (8 * 0.000018 + 32 * 0.000002 + 0.0001867)),
-    ],
+CHIPS = {"v6e-4": (4, "v6e"), "v6e-12": (12, "v6e"), "v5litepod-8": (8, "v5e")}
+"""Number and generation of the chips of slices with known prices."""
+USD = {
+    "v6e": {"flex-start": 1.35, "spot": 1.78, "standard": 2.70},
+    "v5e": {"flex-start": 0.60, "spot": 0.58, "standard": 1.20},
+}
+"""US dollars per chip and hour."""
+FORMS = [
+    ("standard", {}),
+    ("spot", {"spot": {}}),
+    ("spot", {"provisioningModel": "SPOT"}),
+    ("spot", {"scheduling": {"spot": True}}),
+    ("flex-start", {"provisioningModel": "FLEX_START", "scheduling": {"spot": True}}),
+]
+BILLED = {"ACTIVE", "PROVISIONING", "SUSPENDING", "DELETING"}
+STATUSES = {"PROVISIONING", "STAGING", "RUNNING", "REPAIRING", "PENDING_STOP", "STOPPING"}
+
+
+def about(usd):
+    return None if usd is None else pytest.approx(usd)
+
+
+@given(
+    st.sampled_from([*BILLED, "WAITING_FOR_RESOURCES", "FAILED", "SUSPENDED"]),
+    st.lists(st.sampled_from([*CHIPS, *CHIPS, "v5p-8", "v6e-x", "v4-8"]), min_size=1, max_size=2),
+    st.sampled_from(FORMS),
 )
-def test_list_prices(item, usd):
-    assert usd_per_hour(item) == (None if usd is None else pytest.approx(usd))
+def test_capacity_costs_its_chips_at_the_price_of_its_form_while_google_bills_it(state, kinds, of):
+    form, options = of
+    item, is_known = queued(state, *kinds, **options), {*kinds} <= {*CHIPS}
+    usd = sum(CHIPS[kind][0] * USD[CHIPS[kind][1]][form] for kind in kinds) if is_known else None
+    assert running_usd_per_hour(item) == about(usd)
+    assert usd_per_hour(item) == (about(usd) if state in BILLED else 0.0)
+    parts = [price.key.partition("_")[0] for price in prices_of(item)]
+    assert parts == ([CHIPS[kind][1] for kind in kinds] if is_known else [])
 
 
-@pytest.mark.parametrize(
-    ("item", "usd"),
-    [
-        (queued("WAITING_FOR_RESOURCES", provisioningModel="FLEX_START"), 4 * 1.35),
-        (queued("WAITING_FOR_RESOURCES", "v4-8"), None),
-        (service(0), 3600 * (8 * 0.000018 + 32 * 0.000002 + 0.0001867)),
-        (service(2), 3600 * (8 * 0.000018 + 32 * 0.000002 + 0.0001867)),
-    ],
+@given(st.sampled_from([*STATUSES, "TERMINATED"]), st.sampled_from(["STANDARD", "SPOT"]), st.booleans())
+def test_a_machine_costs_its_chips_and_the_node_of_a_request_is_paid_with_it(status, model, has_chips):
+    usd = 4 * USD["v6e"][model.lower()]
+    item = instance(status, model, "ct6e-standard-4t" if has_chips else "n2-standard-4")
+    assert usd_per_hour(item) == (0.0 if status not in STATUSES else about(usd) if has_chips else None)
+    for key in ("spot", "preemptible"):
+        assert usd_per_hour(node(schedulingConfig={key: model == "SPOT"})) == about(usd)
+    of_request = node(queuedResource="projects/p/locations/l/queuedResources/q")
+    assert (usd_per_hour(of_request), prices_of(of_request)) == (None, ())
+
+
+@given(
+    st.integers(0, 2),
+    st.integers(0, 2),
+    st.sampled_from([("nvidia-l4", 0.0001867), ("nvidia-l4 redundant", 0.0002909), ("", 0.0), ("nvidia-b999", None)]),
+    st.booleans(),
+    st.sampled_from([{}, {"memory": "32768Mi", "cpu": "8000m"}]),
 )
-def test_the_price_while_it_runs_is_that_of_a_slice_or_of_one_instance(item, usd):
-    assert running_usd_per_hour(item) == (None if usd is None else pytest.approx(usd))
-
-
-OF_REQUEST = node(queuedResource="projects/p/locations/l/queuedResources/q")
-
-
-def test_the_node_of_a_queued_resource_is_paid_with_it():
-    assert usd_per_hour(OF_REQUEST) is None
-
-
-@pytest.mark.parametrize(
-    ("item", "parts"),
-    [
-        (queued("WAITING_FOR_RESOURCES"), ["v6e"]),
-        (queued("ACTIVE", "v6e-4", "v5litepod-8"), ["v6e", "v5e"]),
-        (queued("ACTIVE", "v6e-4", "v5p-8"), []),
-        (service(0), ["cloud", "cloud", "cloud"]),
-        (service(0, gpu="nvidia-b999"), []),
-        (OF_REQUEST, []),
-    ],
-)
-def test_the_prices_of_a_resource_are_those_of_all_its_parts_or_none(item, parts):
-    assert [price.key.partition("_")[0] for price in prices_of(item)] == parts
+def test_a_service_costs_its_least_instances_with_all_containers(of_template, own, of, has_sidecar, limits):
+    (gpu, _, redundant), usd_per_s = of[0].partition(" "), of[1]
+    sidecars = [{"cpu": "1", "memory": "1Gi"}] if has_sidecar else []
+    options = {"gpu": gpu, "redundant": bool(redundant), "sidecars": sidecars, **limits}
+    item, least = service(of_template, scaling={"minInstanceCount": own}, **options), max(of_template, own)
+    usd = None if usd_per_s is None else 3600 * (8 * 0.000018 + 32 * 0.000002 + has_sidecar * 0.00002 + usd_per_s)
+    assert running_usd_per_hour(item) == about(usd)
+    assert usd_per_hour(item) == (0.0 if not least else about(usd and usd * least))
+    assert len(prices_of(item)) == (0 if usd is None else 2 + bool(gpu))
 
 
 # What Google shows of a machine, for the record of runs.

@@ -1,7 +1,8 @@
-"""The cost of drawn deployments against drawn prices: the dearest place counts, what is not requested does not, and what ends a run ends its cost."""
+"""Cost and bill of drawn deployments: the dearest place counts, what is not requested does not, and what ends a run ends its cost."""
 
 import math
-from typing import Literal
+from functools import partial
+from typing import Any, Literal, cast
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,13 @@ from hypothesis import strategies as st
 
 from gemma_serving.contracts.alerts import alerts_of
 from gemma_serving.contracts.collector import MOST_SAMPLES, SCRAPE_INTERVAL_S
-from gemma_serving.planning.cost.capacity_order import ceiling_problem
+from gemma_serving.planning.cost.capacity_order import (
+    capacity_order,
+    ceiling_problem,
+    known_usd_per_hour,
+    order_lines,
+    waits_s_of,
+)
 from gemma_serving.planning.cost.costs import per_million
 from gemma_serving.planning.cost.running_costs import (
     _window,
@@ -23,11 +30,14 @@ from gemma_serving.planning.cost.subject import examine
 from gemma_serving.planning.data.prices import LIST_PRICES, PriceBook
 from gemma_serving.planning.machine.hardware import FLEX_START_MAX_RUN_S
 from gemma_serving.planning.planner import plan
-from gemma_serving.planning.question.types import CostPlan
+from gemma_serving.planning.question.types import BillPart, CostPlan
+from gemma_serving.planning.settings.bucket import BucketSettings
 from gemma_serving.planning.settings.capacity_form import ProvisioningModel
 from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.observability import AlertSettings, MetricsSettings
 from gemma_serving.planning.settings.workload import DEFAULT_WORKLOAD, Workload
+from gemma_serving.planning.solve.plan_json import plan_json
+from gemma_serving.scripts.plan.question import CommandWording
 from tests.laws import examples
 from tests.planning.blocks import service_block, tpu_block
 from tests.records import replace
@@ -40,6 +50,11 @@ Rates = dict[tuple[str, str], int]
 RATES = st.fixed_dictionaries({(region, form): st.integers(1, 9) for region in REGIONS for form in FORMS})
 """US dollars per hour of the chip."""
 TPU = Deployment(model="google/gemma-4-E2B-it", accelerator="v6e-1", tpu=tpu_block(accelerator_type="v6e-1"))
+LARGE = Deployment(
+    model="google/gemma-4-26B-A4B-it",
+    accelerator="v6e-4",
+    tpu=tpu_block(zones=("us-east5-a", "europe-west4-a"), max_run_duration_s=14_400),
+)
 RUN = Deployment(
     model="google/gemma-4-12B-it-qat-w4a16-ct", accelerator="L4", cloud_run=service_block(region="us-east4")
 )
@@ -239,6 +254,10 @@ def test_what_watches_a_stack_costs_its_conditions_and_samples_and_fires_above_a
         usd[kind] = conditions * prices[0] + samples * prices[1]
         assert observability_usd_per_month(subject, collects=kind) == pytest.approx(usd[kind])
     assert observability_usd_per_month(subject) == pytest.approx(usd[collects])
+    of_metrics = pytest.approx(usd[True] - usd[False]) if enabled or collects else None
+    assert running_costs(subject).metrics_usd_per_month == of_metrics
+    # What is watched by default may cost this much (docs/decisions/0040-watched-by-default.md).
+    assert policies == "all" or max(usd.values()) < 4.0
     hourly = subject.cost.usd_per_hour
     fires = (daily_usd or hourly * (24 * least or 8)) if is_service else daily_usd if collects else None
     assert daily_limit_usd(subject) == (pytest.approx(fires) if enabled and fires else None)
@@ -252,3 +271,167 @@ def test_what_watches_a_stack_costs_its_conditions_and_samples_and_fires_above_a
     if is_service and not least:
         stays = sum(part.usd for part in running_costs(subject).bill if part.basis == "month")
         assert f"; ${stays:.2f} per month while idle (bucket, images, alerts)" in text
+
+
+# The bill.
+
+
+def bill(deployment: Deployment) -> dict[str, BillPart]:
+    return {part.name: part for part in plan(deployment).running.bill}
+
+
+MODES: tuple[Literal["hub", "disk"], ...] = ("hub", "disk")
+
+
+@given(st.sampled_from(MODES), st.booleans(), st.integers(1, 4), st.sampled_from([None, "europe-west4"]))
+def test_the_bill_has_weights_images_and_traffic_where_they_are_kept_and_fetched(
+    mode: Literal["hub", "disk"], is_service: bool, count: int, bucket: str | None
+):
+    """Of the hub: through Cloud NAT at each start of a machine. Of a bucket: in its region, and from there to the dearest other one."""
+    deployment = replace(
+        RUN if is_service else replace(LARGE, tpu=replace(LARGE.tpu, zones=ZONES[:count])), weights_mode=mode
+    )
+    planned = plan(
+        replace(deployment, bucket=BucketSettings(existing="b", region=bucket) if bucket else BucketSettings())
+    )
+    speed, gib = planned.throughput, planned.memory.checkpoint_gib
+    assert speed is not None
+    regions = ["us-east4"] if is_service else [*dict.fromkeys(zone[:-2] for zone in ZONES[:count])]
+    home, pulls = bucket or regions[0], mode == "hub" and not is_service
+    copies = 1 if pulls else len(regions)
+    parts = {("image repository" if copies == 1 else f"image repository, {copies} regions", "month"): 8.4 * copies}
+    parts["responses", "busy hour"] = speed.saturated_tok_per_s * 3600 * 256 / 2**30
+    if mode == "hub":
+        parts["secret", "month"] = 1
+    else:
+        parts[f"bucket in {home}", "month"] = gib
+        away = [region for region in regions if region != home]
+        usd = {region: LIST_PRICES.between_regions(home, region).usd for region in away}
+        if away:
+            parts[f"weights from {home} to {max(away, key=lambda region: usd[region])}", "start"] = gib
+    if pulls:
+        parts["Cloud NAT, weights from the hub", "start"] = gib
+        parts |= {(f"Cloud NAT, image outside {regions[0]}", "start"): 8.4} if len(regions) > 1 else {}
+    for part in planned.running.bill:
+        if part.price is not None:
+            assert part.usd == pytest.approx(part.amount * part.price.usd)
+            assert part.usd >= 0.01
+            assert part.price.url
+    words = ("image", "responses", "secret", "bucket", "weights", "Cloud NAT")
+    found = {(part.name, part.basis): part.amount for part in planned.running.bill if part.name.startswith(words)}
+    assert found == {name: pytest.approx(amount) for name, amount in parts.items()}
+    others = [part.name for part in planned.running.bill if part.name.startswith("other")]
+    assert others == (["other (Cloud NAT, gateway; Cloud NAT, address)"] if pulls else [])
+
+
+def test_a_larger_boot_disk_costs_more():
+    large = replace(LARGE, tpu=replace(LARGE.tpu, boot_disk_size_gb=1_000))
+    assert bill(large)["boot disk, 1000 GiB"].usd == pytest.approx(10 * bill(LARGE)["boot disk, 100 GiB"].usd)
+
+
+def test_a_commitment_has_the_price_of_the_dearest_region_where_that_is_known():
+    keys = [f"v5e_{name}_usd_per_chip_hour" for name in ("flex_start", "commitment_1y", "commitment_3y")]
+    regions = {
+        "us-west4": dict(zip(keys, (1, 0.5, 0.3), strict=True)),
+        "us-central1": dict(zip(keys, (2, 0.75, 0.6), strict=True)),
+    }
+    book = PriceBook.from_mapping({"regions": regions})
+    zones = tpu_block(zones=("us-west4-a", "us-central1-a"), provisioning=("flex-start",))
+    v5e = Deployment(model="google/gemma-4-E2B-it", accelerator="v5e-4", tpu=zones)
+    assert plan(replace(v5e, price_book=book)).running.commitments == (
+        ("v5e-4, commitment of 1 y", pytest.approx(4 * 0.75 * 730)),
+        ("v5e-4, commitment of 3 y", pytest.approx(4 * 0.60 * 730)),
+    )
+    elsewhere = replace(v5e, tpu=tpu_block(zones=("us-central1-a",)))
+    assert plan(elsewhere).running.commitments == ()
+
+
+def test_what_is_under_a_cent_is_summed_as_other():
+    other = next(part for part in plan(LARGE).running.bill if part.name.startswith("other"))
+    assert other.name == "other (Cloud NAT, gateway; Cloud NAT, address)"
+    assert other.usd == pytest.approx(0.0014 + 0.005)
+    # A dearer address leaves the sum and gets a line of its own.
+    dear = replace(LARGE, price_book=PriceBook.from_mapping({"nat_address_usd_per_hour": 0.02}))
+    assert bill(dear)["Cloud NAT, address"].usd == 0.02
+    assert bill(dear)["other (Cloud NAT, gateway)"].usd == 0.0014
+
+
+# The order of forms: waits before a form, prices in its zones, what the ceiling leaves out, and what ends the capacity.
+
+
+US, EUROPE, UNKNOWN = "us-east5-a", "europe-west4-a", "southamerica-west1-a"
+ordered = partial(
+    tpu_block,
+    accelerator_type="v6e-4",
+    zones=(US, EUROPE),
+    provisioning=("flex-start", "spot:5m", "standard"),
+    max_run_duration_s=14_400,
+    wait_per_zone_s=600,
+)
+
+
+def lines(**changes: object) -> list[str]:
+    return list(order_lines(capacity_order(ordered(**changes))))
+
+
+def test_each_form_has_the_waits_before_it_its_prices_and_its_end():
+    assert lines() == [
+        "flex-start: $5.40/h, ends after 4 h",
+        "spot after 20 min without flex-start: $5.61 to $7.13/h, runs until Google reclaims it or you delete it",
+        "standard after 25 min without flex-start and spot: $10.80 to $11.88/h, runs until you delete it",
+    ]
+
+
+def test_a_form_above_the_ceiling_or_without_a_price_is_left_out_and_waits_for_nothing():
+    zones = (US, EUROPE, UNKNOWN)
+    assert lines(zones=zones, max_usd_per_hour=7.0) == [
+        "flex-start: $5.40/h, ends after 4 h; not requested in southamerica-west1-a (price unknown)",
+        (
+            "spot after 20 min without flex-start: $5.61/h, runs until Google reclaims it or you delete it; not requested in "
+            "europe-west4-a (above the price ceiling) and southamerica-west1-a (price unknown)"
+        ),
+        (
+            "standard is not requested in us-east5-a, europe-west4-a, southamerica-west1-a (above the price ceiling): "
+            "$10.80 to $11.88/h"
+        ),
+    ]
+    assert lines(provisioning=("standard", "spot"), max_usd_per_hour=6.0)[1].startswith("spot: $5.61/h")
+    unlimited = [lines(zones=zones, provisioning=("flex-start", "spot"))[0] for zones in ((UNKNOWN,), (US, UNKNOWN))]
+    assert unlimited == [
+        "flex-start: price unknown, ends after 4 h",
+        "flex-start: $5.40/h (in some zones unknown), ends after 4 h",
+    ]
+
+
+def test_a_ceiling_that_leaves_nothing_names_one_that_is_enough_or_that_no_price_is_known():
+    found = plan(replace(LARGE, tpu=ordered(provisioning=("standard", "spot"), max_usd_per_hour=1.0))).findings
+    remedies = [remedy for finding in found if finding.id == "CST07" for remedy in finding.remedies]
+    assert [remedy.changes["tpu.max_usd_per_hour"] for remedy in remedies] == [5.62, None]
+    assert known_usd_per_hour("v9-4", "spot", US) is None
+    unknown = ceiling_problem(ordered(zones=(UNKNOWN,), provisioning=("spot",), max_usd_per_hour=1.0))
+    assert "but no price of its forms in its zones is known for v6e-4" in unknown.message
+    assert unknown.least_usd_per_hour is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "waits_s"),
+    [
+        ({}, [1200, 300, 1200]),
+        ({"wait_total_s": 900}, [900, 300, 900]),
+        ({"provisioning": ("flex-start:2h",), "wait_total_s": None}, [1200]),
+    ],
+)
+def test_a_form_waits_for_the_shortest_of_its_limits(changes: dict[str, object], waits_s: list[int]):
+    assert list(waits_s_of(ordered(**changes))) == waits_s
+
+
+def test_the_order_is_in_the_json_plan():
+    planned = plan(replace(LARGE, tpu=ordered(zones=(US, UNKNOWN), max_usd_per_hour=6.0)))
+    cost = cast("dict[str, Any]", plan_json(planned, CommandWording())["cost"])
+    first, spot, standard = cost["order"]
+    assert (first["form"], first["wait_s"], first["run_s"]) == ("flex-start", 600, 14_400)
+    assert spot["zones"] == [
+        {"zone": US, "usd_per_hour": pytest.approx(5.6116, abs=0.01), "skipped": None},
+        {"zone": UNKNOWN, "usd_per_hour": None, "skipped": "price unknown"},
+    ]
+    assert {one["skipped"] for one in standard["zones"]} == {"above the price ceiling"}

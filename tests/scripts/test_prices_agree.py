@@ -1,13 +1,10 @@
 """The plan, the preview, the teardown and the guard name the same price for every stack that is shipped."""
 
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from gemma_serving.cloud import prices
-from gemma_serving.cloud.kinds import by_name
-from gemma_serving.cloud.search import resource_of
 from gemma_serving.cloud.spending import spending
 from gemma_serving.contracts.settings_files import settings_file, shipped_files
 from gemma_serving.planning.planner import plan
@@ -15,48 +12,23 @@ from gemma_serving.scripts.preview.plans import HOURLY, describe_stack
 from gemma_serving.scripts.teardown.receipt import resource_json
 from gemma_serving.stacks.loading import from_file
 from gemma_serving.stacks.planned import to_deployment
-from localcloud.tests.google_bodies import google_body
-from tests.cloud.populated import owner
+from tests.cloud.test_prices import NOW, node, queued, service
 
 ROOT = Path(__file__).resolve().parents[2]
 STACKS = sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in shipped_files(ROOT))
-NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 MODELS = {"flex-start": "FLEX_START", "spot": "SPOT", "standard": "STANDARD"}
-
-
-def made(kind, document, schema, place, collection, **body):
-    created = {"createTime": (NOW - timedelta(hours=3)).strftime("%Y-%m-%dT%H:%M:%SZ")}
-    name = f"projects/p/locations/{place}/{collection}/gemma-x"
-    return resource_of(
-        by_name(kind), google_body(document, schema, {"name": name, **created, **body}), project="p", owner=owner("x")
-    )
 
 
 def deployed(settings, place):
     """Return what Google would list of a stack in a place: all that its price follows from."""
     if settings.tpu is not None:
-        node = {"acceleratorType": settings.tpu.accelerator_type}
-        queued = made(
-            "TPU queued resource",
-            "tpu.v2alpha1",
-            "QueuedResource",
-            place,
-            "queuedResources",
-            state={"state": "ACTIVE"},
-            provisioningModel=MODELS[settings.tpu.forms[0].model],
-            tpu={"nodeSpec": [{"node": node}]},
-        )
-        of_queue = {**node, "queuedResource": queued.name}
-        return [queued, made("TPU node", "tpu.v2alpha1", "Node", place, "nodes", **of_queue)]
-    run = settings.cloud_run
-    limits = {"cpu": str(run.cpu), "memory": f"{run.memory_mib}Mi", "nvidia.com/gpu": "1"}
-    template = {
-        "containers": [{"resources": {"limits": limits}}],
-        "nodeSelector": {"accelerator": run.gpu},
-        "gpuZonalRedundancyDisabled": not run.zonal_redundancy,
-        "scaling": {"minInstanceCount": 1},
-    }
-    return [made("Cloud Run service", "run.v2", "GoogleCloudRunV2Service", place, "services", template=template)]
+        kind, name = settings.tpu.accelerator_type, f"projects/p/locations/{place}/queuedResources/gemma-x"
+        request = queued("ACTIVE", kind, provisioningModel=MODELS[settings.tpu.forms[0].model], name=name)
+        of_request = node(kind, queuedResource=name, name=f"projects/p/locations/{place}/nodes/gemma-x")
+        return [request, of_request]
+    run, name = settings.cloud_run, f"projects/p/locations/{place}/services/gemma-x"
+    limits = {"cpu": str(run.cpu), "memory": f"{run.memory_mib}Mi"}
+    return [service(1, gpu=run.gpu, redundant=run.zonal_redundancy, name=name, **limits)]
 
 
 @pytest.mark.parametrize("stack", STACKS)

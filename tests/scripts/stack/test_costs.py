@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 
 from gemma_serving.cloud.google_api import GoogleListError
 from gemma_serving.cloud.kinds import ACCOUNT, by_name
+from gemma_serving.cloud.prices import prices_of
 from gemma_serving.cloud.search import resource_of
 from gemma_serving.cloud.spending import StackSpending, spending
 from gemma_serving.contracts.answers import Present
 from gemma_serving.contracts.labels import NO_LIMITS, StackLimits
 from gemma_serving.contracts.run_record import RecordedRun, RunRecord
 from gemma_serving.contracts.stack_facts import CloudFacts
-from gemma_serving.planning.data.prices import LIST_PRICES
+from gemma_serving.planning.data.prices import LIST_PRICES, price_words
 from gemma_serving.planning.question.types import CostPlan
 from gemma_serving.scripts.stack.costs import (
     ServerCosts,
@@ -45,18 +46,16 @@ from tests.scripts.sample_outputs import sample_outputs
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 ZONE = "us-east5-a"
 ENDS = "2026-11-20T18:00:00+00:00"
+TPU = {"target": "tpu", "state": "ACTIVE", "location": ZONE}
 COSTS = "gemma_serving.scripts.stack.costs"
 
 
-@pytest.fixture(autouse=True)
-def settings(monkeypatch):
-    """The settings of the stack, without own prices."""
-    found = SimpleNamespace(prices=None)
-    monkeypatch.setattr(f"{COSTS}.stack_settings", lambda *_, **__: found)
-    return found
-
-
 # The price of the form of capacity in use.
+
+
+FORMS = st.sampled_from(["flex-start", "spot", "standard"])
+PLACES = st.sampled_from(["z1", "z2", "z3"])
+RATE = st.none() | st.integers(0, 3000).map(float)
 
 
 def plan_of(accelerator, usd):
@@ -64,52 +63,42 @@ def plan_of(accelerator, usd):
     return {**plan, "accelerator": accelerator, "cost": {**plan["cost"], "usdPerHour": usd}}
 
 
-def deployed(form, zone, *, is_order=True):
-    """Return the state of a stack with this form in use, of an order of forms or as its only one. Its plan has $1.78/h."""
-    named = {"provisioning": form} if is_order else {}
-    stack = planted.stack_resource(target="tpu", state="ACTIVE", location=zone, plan=plan_of("v6e-1", 1.78), **named)
-    return planted.state(stack, planted.queued(provisioningModelInUse=form, zone=zone))
-
-
-@pytest.mark.parametrize(
-    ("form", "zone", "is_order", "text"),
-    [
-        ("flex-start", ZONE, True, "Costs $1.35/h until you delete it."),
-        ("spot", ZONE, True, "Costs $1.40/h until Google reclaims it or you delete it."),
-        ("spot", ZONE, False, "Costs $1.40/h until Google reclaims it or you delete it."),
-        ("spot", "europe-west4-a", False, "Costs $1.78/h until Google reclaims it or you delete it."),
-        ("standard", "europe-west4-a", True, "Costs $2.97/h until you delete it."),
-        ("spot", "southamerica-west1-a", True, "Costs an unknown price until Google reclaims it or you delete it."),
-        ("spot", "southamerica-west1-a", False, "Costs $1.78/h until Google reclaims it or you delete it."),
-        ("", ZONE, False, "Costs $1.78/h until you delete it."),
-    ],
+@given(
+    st.none() | FORMS, st.none() | FORMS, st.booleans(), st.sampled_from([0, 1.78]), RATE, st.sampled_from([None, ENDS])
 )
-def test_the_price_is_of_the_form_in_use_in_its_zone(form, zone, is_order, text):
-    (costs,) = recorded_costs(deployed(form, zone, is_order=is_order))
-    assert costs.sentence == text
+def test_the_price_of_the_form_in_use_in_its_zone_counts_or_else_that_of_the_plan_of_one_form(  # noqa: PLR0917 - drawn
+    in_use, stated, has_forms, planned, usd, ends
+):
+    """`stated`: the form of the outputs, which only an order of forms has. A plan with the price 0 has none."""
+    outputs = {
+        **TPU,
+        "plan": plan_of("v6e-1", planned),
+        "deadline": ends,
+        **({"provisioning": stated} if stated else {}),
+    }
+    capacity = planted.queued(provisioningModelInUse=in_use, zone="another")
+    capacity["inputs"] |= {"forms": [{"provisioningModel": "spot"}]} if has_forms else {}
+    asked, form = [], in_use or stated
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(f"{COSTS}.stack_settings", lambda *_, **__: SimpleNamespace(prices=None))
+        patch.setattr(f"{COSTS}.known_usd_per_hour", lambda *given: asked.append(given) or usd)
+        (costs,) = recorded_costs(planted.state(planted.stack_resource(**outputs), capacity))
+    known = usd if form else None
+    price = known if known is not None or has_forms or stated else planned or None
+    assert (costs.running, costs.now, costs.most) == (price, price, price)
+    assert (costs.ends, costs.form, costs.is_service) == (ends or "", in_use or "", False)
+    assert asked == ([("v6e-1", form, ZONE, LIST_PRICES)] if form else [])
 
 
-def test_the_form_in_use_precedes_the_one_of_the_outputs_and_a_plan_with_the_price_0_has_none():
-    outputs = {"target": "tpu", "state": "ACTIVE", "location": ZONE, "plan": plan_of("v6e-1", 0), "deadline": ENDS}
-    ordered = planted.stack_resource(**outputs, provisioning="standard")
-    (costs,) = recorded_costs(planted.state(ordered, planted.queued(provisioningModelInUse="spot", zone=ZONE)))
-    assert (round(costs.running, 2), costs.ends, costs.form) == (1.40, ENDS, "spot")
-    (unpriced,) = recorded_costs(planted.state(planted.stack_resource(**outputs), planted.queued(zone=ZONE)))
-    assert (unpriced.running, unpriced.form) == (None, "")
-
-
-def test_a_price_file_of_the_stack_counts_and_one_that_cannot_be_read_leaves_the_price_unknown(settings, tmp_path):
+def test_a_price_file_of_the_stack_counts_and_one_that_cannot_be_read_leaves_the_price_unknown(monkeypatch, tmp_path):
     path = tmp_path / "own.json"
-    settings.prices = str(path)
+    monkeypatch.setattr(f"{COSTS}.stack_settings", lambda *_, **__: SimpleNamespace(prices=str(path)))
+    stack = planted.stack_resource(**TPU, provisioning="spot", plan=plan_of("v6e-1", 1))
+    found = planted.state(stack, planted.queued(zone=ZONE))
     path.write_text(json.dumps({"as_of": "2026-11-01", "v6e_spot_usd_per_chip_hour": 0.5}))
-    assert [costs.running for costs in recorded_costs(deployed("spot", ZONE))] == [0.5]
+    assert [costs.running for costs in recorded_costs(found)] == [0.5]
     path.write_text("{")
-    assert [costs.running for costs in recorded_costs(deployed("spot", ZONE))] == [None]
-
-
-FORMS = st.sampled_from(["flex-start", "spot", "standard"])
-PLACES = st.sampled_from(["z1", "z2", "z3"])
-RATE = st.none() | st.integers(0, 3000).map(float)
+    assert [costs.running for costs in recorded_costs(found)] == [None]
 
 
 @effort(max_examples=examples(test=100, part=300, night=2000))
@@ -172,58 +161,36 @@ def test_a_service_costs_its_least_instances_while_idle_and_its_most_at_most(lea
 # The texts.
 
 
-SERVICE = {"is_service": True}
+WHILE_IDLE = "$5.40/h for each instance that runs, {} while idle"
 
 
 @pytest.mark.parametrize(
-    ("facts", "kind", "text", "rate"),
+    ("kind", "now", "more", "text", "rate"),
     [
-        ({"state": "ACTIVE", "usd_per_hour": 5.4}, {}, "$5.40/h until you delete it", "$5.40/h"),
+        ("tpu ACTIVE", 5.4, {}, "$5.40/h until you delete it", "$5.40/h"),
+        ("tpu ACTIVE", 5.4, {"form": "spot"}, "$5.40/h until Google reclaims it or you delete it", "$5.40/h"),
         (
-            {"state": "ACTIVE", "usd_per_hour": 5.4, "form": "spot"},
-            {},
-            "$5.40/h until Google reclaims it or you delete it",
-            "$5.40/h",
-        ),
-        (
-            {"state": "ACTIVE", "usd_per_hour": 5.4, "deadline": ENDS},
-            {},
+            "tpu ACTIVE",
+            5.4,
+            {"deadline": ENDS},
             "$5.40/h until 2026-11-20 18:00 UTC, when Google deletes the VM",
             "$5.40/h",
         ),
-        ({"state": "ACTIVE", "usd_per_hour": 5.4, "has_ended": True}, {}, "$5.40/h, if Google bills it", "$5.40/h"),
-        (
-            {"state": "SUSPENDED", "usd_per_hour": 0.0, "has_ended": True},
-            {},
-            "nothing now, because no server runs",
-            "$0.00/h",
-        ),
-        (
-            {"state": "WAITING_FOR_RESOURCES", "usd_per_hour": 0.0},
-            {},
-            "nothing until its capacity is ACTIVE, then $5.40/h",
-            "$0.00/h",
-        ),
-        ({"state": "PROVISIONING", "usd_per_hour": 5.4}, {}, "$5.40/h, if Google bills it", "$5.40/h"),
-        (
-            {"state": "READY", "usd_per_hour": 0.0},
-            SERVICE,
-            "$5.40/h for each instance that runs, $0.00/h while idle",
-            "$0.00/h while idle, up to an unknown price",
-        ),
-        (
-            {"state": "READY", "usd_per_hour": None},
-            SERVICE,
-            "$5.40/h for each instance that runs, an unknown price while idle",
-            "an unknown price",
-        ),
-        ({"state": "MISSING", "has_ended": True}, SERVICE, "nothing now, because no server runs", "an unknown price"),
+        ("tpu ACTIVE", 5.4, {"has_ended": True}, "$5.40/h, if Google bills it", "$5.40/h"),
+        ("tpu SUSPENDED", 0.0, {"has_ended": True}, "nothing now, because no server runs", "$0.00/h"),
+        ("tpu WAITING_FOR_RESOURCES", 0.0, {}, "nothing until its capacity is ACTIVE, then $5.40/h", "$0.00/h"),
+        ("tpu PROVISIONING", 5.4, {}, "$5.40/h, if Google bills it", "$5.40/h"),
+        ("service READY", 0.0, {}, WHILE_IDLE.format("$0.00/h"), "$0.00/h while idle, up to an unknown price"),
+        ("service READY", None, {}, WHILE_IDLE.format("an unknown price"), "an unknown price"),
+        ("service MISSING", None, {"has_ended": True}, "nothing now, because no server runs", "an unknown price"),
     ],
 )
-def test_what_google_reports_is_billed_or_not_and_until_when(facts, kind, text, rate, monkeypatch):
+def test_what_google_reports_is_billed_or_not_and_until_when(kind, now, more, text, rate, monkeypatch):  # noqa: PLR0917 - a table
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
-    costs = reported_costs(CloudFacts(running_usd_per_hour=5.4, **facts), **{"is_service": False, **kind})
+    server, _, state = kind.partition(" ")
+    facts = CloudFacts(state=state, usd_per_hour=now, running_usd_per_hour=5.4, **more)
+    costs = reported_costs(facts, is_service=server == "service")
     assert (costs.text, costs.rate) == (text, rate)
 
 
@@ -270,14 +237,20 @@ def test_a_changed_rate_stands_beside_todays(now, billing, stays, is_equal):
 SPENT = StackSpending(owner=owner("x"), limits=NO_LIMITS, age_s=0.0, usd=1.0, usd_per_hour=1.0)
 
 
-@given(st.lists(st.tuples(RATE, st.integers(0, 3000).map(float), st.booleans()), min_size=1, max_size=3))
-def test_a_sum_with_one_lower_bound_is_a_lower_bound(drawn):
-    spent = [replace(SPENT, usd_per_hour=rate, usd=so_far, is_least=is_least) for rate, so_far, is_least in drawn]
-    rates, amounts, bounds = zip(*drawn, strict=True)
+KEYS = st.lists(st.sampled_from(["v6e_spot_usd_per_chip_hour", "cloud_run_l4_usd_per_s"]), max_size=2)
+
+
+@given(st.lists(st.tuples(RATE, st.integers(0, 3000).map(float), st.booleans(), KEYS), min_size=1, max_size=3))
+def test_a_sum_with_one_lower_bound_is_a_lower_bound_at_the_prices_of_all(drawn):
+    spent = [
+        replace(SPENT, usd_per_hour=rate, usd=so_far, is_least=is_least, prices=[*map(LIST_PRICES.price, keys)])
+        for rate, so_far, is_least, keys in drawn
+    ]
+    rates, amounts, bounds, keys = zip(*drawn, strict=True)
+    prices = price_words(LIST_PRICES.price(key) for of_one in keys for key in of_one)
     now = f"{'at least ' if None in rates else ''}{usd(sum(rate or 0.0 for rate in rates))} now"
     assert (
-        spent_sentence(spent)
-        == f"At known prices: {now}, {'at least ' if any(bounds) else ''}${sum(amounts):,.2f} so far."
+        spent_sentence(spent) == f"At {prices}: {now}, {'at least ' if any(bounds) else ''}${sum(amounts):,.2f} so far."
     )
     assert cost_columns(rates[0], 1.25, is_least=bounds[0]) == (
         "unknown" if rates[0] is None else f"{rates[0]:.2f}",
@@ -380,6 +353,7 @@ def test_an_unknown_part_is_never_free_and_of_two_limits_the_stricter_one_counts
     is_priced = len(known) == len(drawn)
     assert stack.usd == pytest.approx(sum(known), abs=0.001)
     assert len(stack.usd_by_name) == len(known)
+    assert [*stack.prices] == [price for item in found for price in prices_of(item)]
     assert (stack.usd_per_hour is not None, stack.is_least) == (is_priced, not (is_priced and has_record))
     stated = list(zip(*drawn, strict=True))[1:]
     strictest = tuple(min((value for value in values if value is not None), default=None) for values in stated)
@@ -518,15 +492,3 @@ def test_a_services_use_is_what_monitoring_has_of_it_and_a_lower_bound_where_it_
         assert f'service_name="{name}"' in query["filter"][0]
     else:
         assert asked == []
-
-
-@pytest.mark.parametrize(
-    ("kinds", "prices"),
-    [
-        (["nvidia-l4"], "list prices (2026-09-19)"),
-        (["nvidia-l4", "v6e-4"], "reported prices (2026-08-07)"),
-        (["v5p-8"], "known prices"),
-    ],
-)
-def test_a_sum_names_the_least_certain_of_its_prices(kinds, prices):
-    assert spent_sentence(spending(AN_HOUR, [part_of(kind) for kind in kinds], NOW)).startswith(f"At {prices}: ")
