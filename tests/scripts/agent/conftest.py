@@ -5,7 +5,6 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 
-import anyio
 import pytest
 from mcp import types
 from mcp.client.client import Client
@@ -35,11 +34,6 @@ def plan_of(stack, steps=(STEP,)):
     return f"plan-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
-def spending(*, deployed=None, usd_per_hour_limit=10.0, usd_limit=40.0):
-    """A spending limit whose states say that these stacks are deployed, by their US dollars an hour."""
-    return SpendingLimit(states=lambda: deployed or {}, usd_per_hour_limit=usd_per_hour_limit, usd_limit=usd_limit)
-
-
 def frozen(stack, into, changes=None):
     """Stands in for the copy of the project."""
     settings = SimpleNamespace(max_usd=50, max_age_s=86_400, project="my-project", changes=changes)
@@ -66,7 +60,7 @@ class Commands:
 
     def __init__(self, monkeypatch):
         self.run, self.texts, self.documents, self.code = [], [], {}, 0
-        self.hold, self.up_code, self.said = None, 0, "said"
+        self.up_code, self.said = 0, "said"
         self.steps, self.usd_per_hour = (STEP,), 2.0
 
         async def run_program(argv, *, watch=None, secrets=(), stdin="", **_):
@@ -75,9 +69,6 @@ class Commands:
             self.texts.append(stdin)
             if watch is not None:
                 await watch(["working"])
-            if self.hold is not None:
-                self.hold.set()
-                await anyio.sleep_forever()
             is_up = argv[1] == "up" and "--yes" in argv
             code = self.up_code if is_up else self.code
             document = self.documents.get(argv[1], self.plan(argv) if argv[1] == "up" else {"ok": True})
@@ -123,7 +114,7 @@ def bench_of():
     def make(allow="", *, secrets=(CANARY,), stage_from=(), **money):
         return AgentContext(
             allowed=parse_permissions(allow),
-            spending=spending(**money),
+            spending=SpendingLimit(states=dict, **{"usd_per_hour_limit": 10.0, "usd_limit": 40.0, **money}),
             stage_from=parse_sources(stage_from),
             secrets=secrets,
         )

@@ -70,49 +70,15 @@ def test_a_server_that_the_state_may_lack_is_not_free_until_google_has_none(monk
         assert usd_per_hour_of(lacking) is None
 
 
-FORMS = [
-    {"provisioningModel": "flex-start"},
-    {"provisioningModel": "spot"},
-    {"provisioningModel": "standard", "zones": ["us-east5-a"]},
-]
-
-
-def in_an_order(form):
-    """Return a stored state whose capacity has an order of forms, and this form in use in europe-west4-a; None if none is known."""
-    document = json.loads((STATES / "tpu-v6e4.json").read_text())
-    for resource in document["deployment"]["resources"]:
-        if resource["type"] == CAPACITY:
-            resource["inputs"].pop("provisioningModel")
-            resource["inputs"] |= {"forms": FORMS, "zones": ["us-east5-a", "europe-west4-a"]}
-            resource["outputs"] = {"zone": "europe-west4-a", **({"provisioningModelInUse": form} if form else {})}
-        if resource["type"] == "pulumi:pulumi:Stack":
-            resource["outputs"] |= {"provisioning": form, "location": "europe-west4-a", "zone": "europe-west4-a"}
-    return document
-
-
-@pytest.mark.parametrize(
-    ("form", "usd"), [("flex-start", 5.4), ("spot", 4 * 1.782), ("standard", 4 * 2.97), (None, 4 * 2.7)]
-)
-@pytest.mark.parametrize("has_outputs", [True, False], ids=["deployed", "interrupted"])
-def test_an_order_of_forms_counts_with_the_price_of_the_form_in_use(form, usd, has_outputs):
-    """Without a form in use, the most expensive one that may be requested counts: standard, which europe-west4-a does not have."""
-    document = in_an_order(form)
-    resources = document["deployment"]["resources"]
-    if not (has_outputs and form):
-        resources[:] = [
-            each for each in resources if "StackDetails" not in each["type"] and "Stack" not in each["type"]
-        ]
-    found = of_deployment("tpu-v6e4", deployment_of("tpu-v6e4", document))
-    assert usd_per_hour_of(found) == pytest.approx(usd)
-
-
-def test_every_stack_of_the_backend_is_read(monkeypatch):
+def test_every_stack_of_the_backend_is_read_and_a_service_counts_with_all_instances(monkeypatch):
     rows = [{"name": "organization/gemma-serving/l4-qat"}, {"name": "tpu-v6e4"}]
     asked = []
     monkeypatch.setattr(spending.runner, "query", lambda _words: json.dumps(rows))
-    monkeypatch.setattr(spending, "read", lambda stack: asked.append(stack) or state(stack))
+    idle = {"scaling": {"minInstanceCount": 0, "maxInstanceCount": 2}}
+    monkeypatch.setattr(spending, "read", lambda stack: asked.append(stack) or state(stack, template=idle))
     found = deployed_now()
-    assert sorted(asked) == sorted(found) == ["l4-qat", "tpu-v6e4"]
+    assert sorted(asked) == ["l4-qat", "tpu-v6e4"]
+    assert found == {"l4-qat": pytest.approx(2 * 1.3345), "tpu-v6e4": pytest.approx(5.4)}
 
     def failing(_words):
         raise StateUnreadableError("Pulumi is not logged in.", cut_off=False)
@@ -120,14 +86,6 @@ def test_every_stack_of_the_backend_is_read(monkeypatch):
     monkeypatch.setattr(spending.runner, "query", failing)
     with pytest.raises(CommandRefusedError, match=r"current deployments is unknown.*not logged in"):
         deployed_now()
-
-
-def test_what_a_person_deployed_counts_against_the_ceiling_of_a_new_server(bench_of, audit, commands):
-    agent = bench_of("up", usd_per_hour_limit=3.0, deployed={"l4-12b": 2.84})
-    refused = anyio.run(lambda: call(build(agent, audit), "up", keep(agent)))
-    assert refused.is_error
-    assert "$4.84 with the other deployments, l4-12b $2.84; the limit is $3.00" in refused.content[0].text
-    assert commands.run == []
 
 
 FREE = Bound(text="", usd=0.0)
@@ -173,13 +131,6 @@ def test_all_stacks_cost_at_most_the_limit_per_hour_and_nothing_below_it_is_refu
         listed = ", ".join(f"{name} ${rate:.2f}" for name, rate in sorted(counted.items())) or "nothing is deployed"
         hourly = f"${sum(counted.values()):.2f} of ${limit_usd:.2f} per hour is counted ({listed})"
         assert limit.sentence().startswith(hourly)
-
-
-def test_nothing_is_counted_before_a_deployment():
-    limit = spending.SpendingLimit(states=dict, usd_per_hour_limit=6.0, usd_limit=40.0)
-    assert limit.sentence() == (
-        "$0.00 of $6.00 per hour is counted (nothing is deployed), and $0.00 of $40.00 in all for this server's deployments."
-    )
 
 
 # In all.

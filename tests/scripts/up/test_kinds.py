@@ -16,7 +16,8 @@ URN = "urn:pulumi:dev::gemma-serving::t::n"
 THEIRS = {"managed-by": "somebody", "gemma-serving-project": "gemma-serving", "gemma-serving-stack": "dev"}
 GLOBAL = {"project": "p", "name": "gemma-dev"}
 REGIONAL = {**GLOBAL, "region": "us-east5"}
-REPOSITORY = "v1/projects/p/locations/l/repositories/gemma-dev"
+PLACE, LOCATION = {"project": "p", "location": "l"}, "projects/p/locations/l"
+REPOSITORY = f"{LOCATION}/repositories/gemma-dev"
 ACCOUNT = "projects/p/serviceAccounts/gemma-dev@p.iam.gserviceaccount.com"
 
 
@@ -50,51 +51,40 @@ def find(type_, inputs, answers):
     return lookup(LookupSession(api=Api(answers), owner=OWNER), type_, URN, inputs)
 
 
+BASES = {"storage": "storage/v1/b/", "run": "v2/", "compute": "compute/v1/"}
 LABELLED = [
-    (
-        "gcp:secretmanager/secret:Secret",
-        {"project": "p", "secretId": "s"},
-        "secretmanager",
-        "v1/projects/p/secrets/s",
-        "projects/p/secrets/s",
-    ),
-    ("gcp:storage/bucket:Bucket", {"project": "p", "name": "b"}, "storage", "storage/v1/b/b", "b"),
+    ("gcp:secretmanager/secret:Secret", {"project": "p", "secretId": "s"}, "secretmanager", "projects/p/secrets/s"),
+    ("gcp:storage/bucket:Bucket", {"project": "p", "name": "b"}, "storage", "b"),
     (
         "gcp:artifactregistry/repository:Repository",
-        {"project": "p", "location": "l", "repositoryId": "gemma-dev"},
+        {**PLACE, "repositoryId": "gemma-dev"},
         "artifactregistry",
         REPOSITORY,
-        REPOSITORY.removeprefix("v1/"),
     ),
-    (
-        "gcp:cloudrunv2/service:Service",
-        {**GLOBAL, "location": "l"},
-        "run",
-        "v2/projects/p/locations/l/services/gemma-dev",
-        "projects/p/locations/l/services/gemma-dev",
-    ),
+    ("gcp:cloudrunv2/service:Service", {**PLACE, "name": "gemma-dev"}, "run", f"{LOCATION}/services/gemma-dev"),
 ]
 DESCRIBED = [
-    ("gcp:serviceaccount/account:Account", {"project": "p", "accountId": "gemma-dev"}, "iam", f"v1/{ACCOUNT}", ACCOUNT),
-    *(
-        (f"gcp:compute/{type_}", inputs, "compute", f"compute/v1/projects/p/{path}", f"projects/p/{path}")
-        for type_, inputs, path in (
-            ("network:Network", GLOBAL, "global/networks/gemma-dev"),
-            ("firewall:Firewall", GLOBAL, "global/firewalls/gemma-dev"),
-            ("subnetwork:Subnetwork", REGIONAL, "regions/us-east5/subnetworks/gemma-dev"),
-            ("router:Router", REGIONAL, "regions/us-east5/routers/gemma-dev"),
-        )
-    ),
+    ("gcp:serviceaccount/account:Account", {"project": "p", "accountId": "gemma-dev"}, "iam", ACCOUNT),
+    ("gcp:compute/network:Network", GLOBAL, "compute", "projects/p/global/networks/gemma-dev"),
+    ("gcp:compute/firewall:Firewall", GLOBAL, "compute", "projects/p/global/firewalls/gemma-dev"),
+    ("gcp:compute/subnetwork:Subnetwork", REGIONAL, "compute", "projects/p/regions/us-east5/subnetworks/gemma-dev"),
+    ("gcp:compute/router:Router", REGIONAL, "compute", "projects/p/regions/us-east5/routers/gemma-dev"),
 ]
 
 
-@pytest.mark.parametrize(("type_", "inputs", "api", "path", "expected"), LABELLED)
-def test_labels_tell_ours_from_what_has_our_name(type_, inputs, api, path, expected):
-    ours = find(type_, inputs, {(api, path): {"labels": {**OWNER.labels, "goog-pulumi-provisioned": "true"}}})
+def at(api, name):
+    """Return what an answer of the API about a resource is asked by."""
+    return api, f"{BASES.get(api, 'v1/')}{name}"
+
+
+@pytest.mark.parametrize(("type_", "inputs", "api", "expected"), LABELLED)
+def test_labels_tell_ours_from_what_has_our_name(type_, inputs, api, expected):
+    place = at(api, expected)
+    ours = find(type_, inputs, {place: {"labels": {**OWNER.labels, "goog-pulumi-provisioned": "true"}}})
     assert (ours.owner, ours.id) == ("owned", expected)
     assert ours.outputs["pulumiLabels"]["goog-pulumi-provisioned"] == "true"
     for labels in (THEIRS, {}, {**OWNER.labels, "gemma-serving-stack": "other"}):
-        assert find(type_, inputs, {(api, path): {"labels": labels}}).owner == "not_owned"
+        assert find(type_, inputs, {place: {"labels": labels}}).owner == "not_owned"
     assert find(type_, inputs, {}).owner == "missing"
 
 
@@ -107,9 +97,9 @@ def test_a_bucket_of_another_project_is_foreign():
 @pytest.mark.parametrize("reason", ["SERVICE_DISABLED", "accessNotConfigured"])
 def test_an_api_that_is_off_is_no_absence(reason):
     refused = GoogleListError(403, "it is disabled", reason)
-    for type_, inputs, api, path, _ in (*LABELLED, *DESCRIBED):
+    for type_, inputs, api, name in (*LABELLED, *DESCRIBED):
         with pytest.raises(ScriptError, match=rf"the API {api}\.googleapis\.com is off .* `gemma doctor dev` names"):
-            find(type_, inputs, {(api, path): refused})
+            find(type_, inputs, {at(api, name): refused})
     for of_a in (("tpu", "v2alpha1/projects/p/locations"), in_zone("a")):
         with pytest.raises(ScriptError, match=r"the API tpu\.googleapis\.com is off"):
             find(QUEUED, WANTED, {**ZONES, of_a: refused})

@@ -78,13 +78,11 @@ def test_each_step_of_an_up_is_made_in_its_case(state, labels, server, dry_run):
         return called
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(starting.runner, "pulumi", lambda: "pulumi")
-        quiet = {
-            name: lambda *_: None
-            for name in ("stack_settings", "home_region", "_require_plan", "_require_zone", "width_of")
-        }
-        patched(patch, **quiet, stack_locks=lambda _: [], _readable_state=lambda _: state)
-        patched(patch, _require_same_project=note("same project"), may_take_over=note("take over"))
+        patch.setattr(starting.runner, "pulumi", note("engine"))
+        patched(patch, stack_settings=note("settings"), stack_locks=lambda _: [], _readable_state=lambda _: state)
+        patched(patch, _require_same_project=note("same project"), lost_files=lambda _: ["A file is gone."])
+        patched(patch, home_region=note("region"), _require_plan=note("plan"), _require_zone=note("zone"))
+        patched(patch, may_take_over=note("take over"), width_of=lambda _: None)
         patched(patch, read_facts=note("read", known), replace_cut_off=note("replace"), report_unknown=lambda _: None)
         patched(patch, require_ready=note("ready"), print_progress=note("print"), forget=note("forget"))
         patched(patch, _kept_state=note("keep", nullcontext()))
@@ -95,9 +93,15 @@ def test_each_step_of_an_up_is_made_in_its_case(state, labels, server, dry_run):
     has_ended = isinstance(server, Present) and server.value.has_ended
     sentence = "could not check whether stack x runs elsewhere: no answer"
     steps = [
+        (True, ("engine",)),  # before the project, which a command of Pulumi may have to set
+        (True, ("settings",)),
         (is_missing, ("same project",)),
+        (is_missing, ("print", "up", "A file is gone.")),
+        (True, ("region",)),  # before the plan and the checks of another region
+        (True, ("plan",)),
         (True, ("read", "server", "lost", "locks", *(["labels"] if is_lost else []), 60.0)),
         (is_missing and isinstance(labels, Present), ("take over", ["found"], dry_run)),
+        (True, ("zone",)),
         (not dry_run, ("replace",)),
         (True, ("ready", has_ended, None)),
         (isinstance(labels, Unknown), ("print", "up", sentence)),
@@ -120,7 +124,8 @@ def test_only_running_capacity_of_an_interrupted_up_outside_the_zones_is_refused
     is_interrupted = known is not None and not known.outputs
     is_elsewhere = tpu and capacity and capacity[0] == "ACTIVE" and capacity[1] not in tpu[0]
     is_refused = is_interrupted and is_elsewhere and not tpu[1]
-    with pytest.raises(CommandRefusedError, match=r"^The capacity in b is ACTIVE") if is_refused else nullcontext():
+    said = r"^The capacity in b is ACTIVE\. .* Add b to `tpu\.zones`, or set `tpu\.allowReplaceActive: true` to delete"
+    with pytest.raises(CommandRefusedError, match=said) if is_refused else nullcontext():
         starting._require_zone(chosen, facts_of(declared=known, server=server))
 
 
@@ -177,7 +182,11 @@ def test_what_a_settings_file_lacks_and_what_waits_in_it_is_named(deployed, now)
         edits, lacks = starting.waiting_edits("x"), starting.dropped_settings("x")
     lacking = sorted({*(deployed or {})} - {*now})
     assert len(lacks) == bool(lacking)
-    assert not lacking or f"`gemma up`: {', '.join(key[14:] for key in lacking)}. If" in lacks[0]
+    keys = ", ".join(key[14:] for key in lacking)
+    assert not lacking or lacks[0] == (
+        f"Warning: Pulumi.x.yaml lacks settings of the last `gemma up`: {keys}. If you did not remove them, run "
+        "`pulumi config refresh --stack x --force`, which writes the deployed settings."
+    )
     if deployed is None:
         assert edits == "Whether Pulumi.x.yaml has edits is unknown: the backend has no settings of an `up`."
         return

@@ -14,6 +14,7 @@ from gemma_serving.contracts.serving_document import DOCUMENT_METADATA_KEY, REST
 from gemma_serving.contracts.stack_facts import CloudFacts
 from gemma_serving.contracts.stack_lock import StackLock
 from gemma_serving.engine import runner
+from gemma_serving.engine.deployed_config import BUCKET_CREATION
 from gemma_serving.engine.deployment import deployment_of
 from gemma_serving.scripts.cli.command import run_command
 from gemma_serving.scripts.stack import facts, serves
@@ -87,6 +88,11 @@ class Command:
         code = run_command(COMMAND, ["--stack", STACK, "--restart", *words])
         said = self.capsys.readouterr()
         return code, (json.loads(said.out) if said.out.startswith("{") else said.out), said.err
+
+    def ends(self, code, words, *arguments):
+        """Run the command to an exit code, and require words of its errors."""
+        found, _, said = self.run(*arguments)
+        assert (found, words in said) == (code, True), said
 
 
 @pytest.fixture
@@ -174,6 +180,13 @@ def agent(command, clock, name, *phases, nonce=None, **more):
     clock.then = go_on
 
 
+@pytest.fixture
+def ready(world, command):
+    """A node whose server is ready."""
+    node(world)
+    tpu(command, **READY)
+
+
 class TestMachine:
     @pytest.mark.parametrize(("make", "name"), [(node, NODE), (instance, INSTANCE)])
     def test_the_nonce_is_the_only_key_that_changes_and_the_command_waits_for_its_phase(
@@ -204,18 +217,14 @@ class TestMachine:
         assert code == ExitCode.DONE, said
         assert "requests fail for an unknown time." in said
         clock.then = lambda: None
-        code, _, said = command.run("--yes")
-        assert (code, "not ready within 3 min 30 s" in said) == (ExitCode.FAILED, True), said
+        command.ends(ExitCode.FAILED, "not ready within 3 min 30 s", "--yes")
 
-    def test_a_disabled_secret_version_is_refused_before_the_question(self, world, command, monkeypatch):
+    def test_a_disabled_secret_version_is_refused_before_the_question(self, world, ready, command, monkeypatch):
         def refuse(*_, **__):
             raise CommandRefusedError("v is DISABLED")
 
-        node(world)
-        tpu(command, **READY)
         monkeypatch.setattr(restarting, "require_secrets", refuse)
-        code, _, said = command.run()
-        assert (code, said.splitlines()[-1]) == (ExitCode.REFUSED, "up: v is DISABLED")
+        command.ends(ExitCode.REFUSED, "\nup: v is DISABLED\n")
         assert RESTART_METADATA_KEY not in metadata_of(world, NODE)
 
     def test_a_ready_phase_of_the_time_before_is_not_the_end(self, world, command, clock):
@@ -235,31 +244,22 @@ class TestMachine:
         assert code == ExitCode.FAILED
         assert "up: ValueError: no such flag. Document aaaaaaaaaaaa is serving after " in said
 
-    def test_a_dry_run_changes_nothing_and_its_plan_runs(self, world, command, clock):
-        node(world)
-        tpu(command, **READY)
+    def test_a_dry_run_changes_nothing_and_its_plan_runs(self, world, ready, command, clock):
         code, look, _ = command.run("--dry-run", "--json")
         assert (code, look["dry_run"], look["requests_fail_s"]) == (ExitCode.DONE, True, 95)
         assert RESTART_METADATA_KEY not in metadata_of(world, NODE)
-        code, _, said = command.run("--yes", "--plan", "plan-of-yesterday")
-        assert (code, "is stale" in said) == (ExitCode.REFUSED, True)
+        command.ends(ExitCode.REFUSED, "is stale", "--yes", "--plan", "plan-of-yesterday")
         agent(command, clock, NODE, "ready")
         assert command.run("--yes", "--plan", look["plan"])[0] == ExitCode.DONE
 
-    def test_edits_of_the_file_are_named_and_wait(self, world, command, clock):
-        node(world)
-        tpu(command, **READY)
+    def test_edits_of_the_file_are_named_and_wait(self, ready, command, clock):
         command.edits = "Edits of Pulumi.x.yaml wait for `gemma up x`: vllm.maxModelLen."
         assert command.run("--dry-run", "--json")[1]["sentences"][1] == command.edits
         agent(command, clock, NODE, "ready")
-        code, _, said = command.run("--yes", "--json")
-        assert (code, command.edits in said) == (ExitCode.DONE, True)
+        command.ends(ExitCode.DONE, command.edits, "--yes", "--json")
 
-    def test_without_a_yes_nothing_happens(self, world, command):
-        node(world)
-        tpu(command, **READY)
-        code, _, said = command.run()
-        assert (code, "Pass --yes to confirm" in said) == (ExitCode.REFUSED, True)
+    def test_without_a_yes_nothing_happens(self, world, ready, command):
+        command.ends(ExitCode.REFUSED, "Pass --yes to confirm")
         assert RESTART_METADATA_KEY not in metadata_of(world, NODE)
 
     @pytest.mark.parametrize(
@@ -272,16 +272,14 @@ class TestMachine:
     def test_a_machine_that_cannot_is_refused_with_what_to_do(self, world, command, published, words):
         node(world)
         tpu(command, **published)
-        code, _, said = command.run("--yes")
-        assert (code, words in said) == (ExitCode.REFUSED, True), said
+        command.ends(ExitCode.REFUSED, words, "--yes")
         assert RESTART_METADATA_KEY not in metadata_of(world, NODE)
 
     @pytest.mark.parametrize(("make", "name"), [(node, NODE), (instance, INSTANCE)])
     def test_a_machine_of_others_is_never_changed(self, world, command, make, name):
         make(world, labels=owner("y").labels)
         tpu(command, name, REQUEST if make is node else name, **READY)
-        code, _, said = command.run("--yes")
-        assert (code, "does not have the labels of stack x" in said) == (ExitCode.REFUSED, True)
+        command.ends(ExitCode.REFUSED, "does not have the labels of stack x", "--yes")
         assert RESTART_METADATA_KEY not in metadata_of(world, name)
 
     def test_a_machine_that_changed_hands_after_the_prompt_is_not_changed(self, world):
@@ -291,45 +289,30 @@ class TestMachine:
 
     def test_a_machine_that_is_gone_is_refused(self, command):
         tpu(command)
-        code, _, said = command.run("--yes")
-        assert (code, "To serve again, run `gemma up x`." in said) == (ExitCode.REFUSED, True)
+        command.ends(ExitCode.REFUSED, "To serve again, run `gemma up x`.", "--yes")
 
     def test_capacity_that_is_not_there_yet_is_refused(self, command, monkeypatch):
         waits = CloudFacts(state="WAITING_FOR_RESOURCES")
         monkeypatch.setattr(facts, "cloud_facts", lambda *_, **__: waits)
         command.deploy(stack_resource(target="tpu"), queued(state="WAITING_FOR_RESOURCES"))
-        code, _, said = command.run("--yes")
-        assert (code, "Stack x has no TPU VM. `gemma status x` shows what it has" in said) == (
-            ExitCode.REFUSED,
-            True,
+        command.ends(ExitCode.REFUSED, "Stack x has no TPU VM. `gemma status x` shows what it has", "--yes")
+
+    def test_a_machine_that_goes_away_during_the_wait_ends_it(self, world, ready, command, clock):
+        clock.then = lambda: world.call("DELETE", "tpu", f"v2alpha1/{REQUEST}?force=true")
+        command.ends(
+            ExitCode.FAILED, f"Machine {NODE} is gone, so its server does not restart. Run `gemma status x`.", "--yes"
         )
 
-    def test_a_machine_that_goes_away_during_the_wait_ends_it(self, world, command, clock):
-        node(world)
-        tpu(command, **READY)
-        clock.then = lambda: world.call("DELETE", "tpu", f"v2alpha1/{REQUEST}?force=true")
-        code, _, said = command.run("--yes")
-        assert (code, f"Machine {NODE} is gone, so its server does not restart. Run `gemma status x`." in said) == (
-            ExitCode.FAILED,
-            True,
-        ), said
-
-    def test_a_stack_that_another_update_holds_is_refused(self, world, command):
-        node(world)
-        tpu(command, **READY)
+    def test_a_stack_that_another_update_holds_is_refused(self, ready, command):
         command.locks = (StackLock(place="p", user="ana", host="elsewhere", pid=7, since="2026-11-22T10:00:00Z"),)
-        code, _, said = command.run("--yes")
-        assert (code, "by ana@elsewhere (process 7)" in said) == (ExitCode.REFUSED, True)
+        command.ends(ExitCode.REFUSED, "by ana@elsewhere (process 7)", "--yes")
 
-    def test_a_permission_that_is_missing_is_googles_sentence(self, world, command):
-        node(world)
-        tpu(command, **READY)
+    def test_a_permission_that_is_missing_is_googles_sentence(self, world, ready, command):
         world.cloud.cloud.scenario = Scenario(
             operations=OperationDurations(instant=True),
             faults=[Fault(method="tpu.projects.locations.nodes.patch", count=9, status=403)],
         )
-        code, _, said = command.run("--yes")
-        assert (code, f"Cannot change the metadata of {NODE}" in said) == (ExitCode.FAILED, True), said
+        command.ends(ExitCode.FAILED, f"Cannot change the metadata of {NODE}", "--yes")
 
 
 DEPLOYED = {
@@ -357,8 +340,12 @@ WAIT = "Edits of Pulumi.x.yaml wait for `gemma up x`: "
     ],
 )
 def test_what_waits_is_each_setting_that_differs_from_the_last_up(monkeypatch, tmp_path, edit, said):
-    update = {"kind": "update", "result": "succeeded", "config": DEPLOYED}
-    monkeypatch.setattr(runner, "query", lambda _words: json.dumps([update]))
+    updates = [
+        {"kind": "update", "result": "succeeded", "message": BUCKET_CREATION, "config": {}},
+        {"kind": "update", "result": "failed", "config": {}},
+        {"kind": "update", "result": "succeeded", "config": DEPLOYED},
+    ]
+    monkeypatch.setattr(runner, "query", lambda _words: json.dumps(updates))
     monkeypatch.setattr(runner, "project_folder", lambda: tmp_path)
     (tmp_path / "Pulumi.x.yaml").write_text(FILE.replace(*edit))
     assert starting.waiting_edits("x") == said
