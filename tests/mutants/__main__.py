@@ -4,8 +4,9 @@ mutmut 3.8 takes no further operators and leaves out decorated functions and con
 into the checkout, starts a command for it, and counts a time-out as caught. So the engine is here: a module is loaded once, with a switch for each change,
 and a mutant is a fork that turns one switch on. What runs at import is judged by forks that load the modules themselves.
 
-First each test runs once without a change, which tells what it reaches and costs. A mutant is judged by the tests that reach its expression, those of the
-cheapest file first; one that runs at import, by the tests that run its module or one that imports it. Child processes load modules without changes.
+First each test runs once without a change, which tells what it reaches and costs. A mutant is judged by the tests that reach its expression, those of
+files that import its module first, then those of the cheapest file; one that runs at import, by the tests that run its module or one that imports it.
+Child processes load modules without changes. A test that sleeps for more than half a minute fails.
 Answers: `caught`, `survived`, and `unknown` for one that ends by its limits of time and memory. A stated reason is a row of `reasons.json`.
 """
 

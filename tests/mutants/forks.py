@@ -36,6 +36,24 @@ _MEMORY: Final = 4 << 30
 """Bytes of a fork's data, because a change can make a loop endless."""
 
 
+_SLEEP_S: Final = 30.0
+"""Seconds for which a test may sleep in all, in pauses of half a second or more: a change can make it wait for real. Load does not make them longer."""
+
+
+@dataclass(slots=True, eq=False)
+class Sleep:
+    """Replacement of `time.sleep`, which ends a test that waits for real. A field of a dataclass may have it as its default."""
+
+    before: Callable[[float], None]
+    slept_s: float = 0.0
+
+    def __call__(self, seconds: float) -> None:
+        """Sleep. Raises AssertionError after the limit."""
+        self.slept_s += seconds if seconds >= 0.5 else 0.0
+        assert self.slept_s <= _SLEEP_S, "The test waits for real."
+        self.before(seconds)
+
+
 @dataclass(slots=True)
 class Switch:
     """Builtin that answers whether a change is made, and remembers the changes and modules that it was asked about."""
@@ -93,6 +111,7 @@ def collected(tests: Iterable[str], work: Callable[[pytest.Session, Switch], Any
     """Load the modules with switches, collect tests, and return the result of `work`; None if the tests cannot be collected."""
     switch = Switch(made)
     setattr(builtins, SWITCH, switch)
+    time.sleep = Sleep(time.sleep)
     sys.meta_path.insert(0, _Finder())
     for name in SWITCHED:
         importlib.import_module(name)
@@ -118,6 +137,7 @@ def _forget():
 def _run(items):
     """Run tests, and yield each as it ends."""
     for item, following in pairwise([*items, None]):
+        time.sleep.slept_s = 0.0
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
         yield item
 

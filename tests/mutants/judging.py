@@ -49,15 +49,21 @@ class Verdict:
         return "unknown" if self.caught_by is None else "caught" if self.caught_by else "survived"
 
 
-def chosen(reaching: Iterable[Measured], tests: Iterable[Measured], whole: Iterable[str]) -> list[Measured]:
-    """Return tests that reach something, the cheapest file first. The tests of a `whole` file follow one another."""
+def chosen(
+    reaching: Iterable[Measured], tests: Iterable[Measured], whole: Iterable[str], module: str
+) -> list[Measured]:
+    """Return tests that reach something of a module: files that import it before others, the cheapest file first.
+
+    The tests of a `whole` file follow one another. Others may wait for real on a changed module, up to the limit of the fork.
+    """
     files = dict[str, list[Measured]]()
     for test in reaching:
         files.setdefault(test.file, []).append(test)
     for file in files.keys() & {*whole}:
         files[file] = [test for test in tests if test.file == file]
-    kept = [[test for test in each if test.passed] for each in files.values()]
-    return [test for each in sorted(kept, key=lambda each: sum(test.cpu_s for test in each)) for test in each]
+    kept = {file: [test for test in each if test.passed] for file, each in files.items()}
+    order = sorted(kept, key=lambda file: (module not in _imports(file), sum(test.cpu_s for test in kept[file])))
+    return [test for file in order for test in kept[file]]
 
 
 @cache
@@ -95,7 +101,8 @@ def judge(mutants: Sequence[Mutant], folders: Sequence[str]) -> Sequence[Verdict
     cold = list[Job]()
     for number in found["early"]:
         if isinstance(number, int) and not verdicts[number].caught_by:
-            these = chosen(users_of(mutants[number].file, tests), tests, found["whole"])
+            file = mutants[number].file
+            these = chosen(users_of(file, tests), tests, found["whole"], name_of(file))
             verdicts[number].tests = [test.name for test in these]
             cold.append(_job(number, partial(_judge_alone, these, number), these, collecting_s=60.0))
     _note(verdicts, in_forks(cold, WORKERS))
@@ -148,7 +155,8 @@ def _judge_collected(verdicts: Sequence[Verdict], session: Any, switch: Any) -> 
     items = {item.nodeid: item for item in session.items}
     judges = list[Job]()
     for number, verdict in enumerate(verdicts):
-        these = chosen([test for test in tests if number in test.reached], tests, whole)
+        reaching = [test for test in tests if number in test.reached]
+        these = chosen(reaching, tests, whole, name_of(verdict.mutant.file))
         verdict.tests = [test.name for test in these]
         work = partial(judged, session, [items[test.name] for test in these], switch, number)
         judges += [_job(number, work, these)] if these else []

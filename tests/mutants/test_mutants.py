@@ -7,9 +7,10 @@ import signal
 
 import pytest
 
+from tests.mutants import judging
 from tests.mutants.__main__ import REASONS, ROOMS, drawn, key_of, stated
 from tests.mutants.changes import SWITCH, mutants_of, switched
-from tests.mutants.forks import ROOT, Job, Switch, in_forks
+from tests.mutants.forks import ROOT, Job, Sleep, Switch, in_forks
 from tests.mutants.judging import Measured, chosen
 
 ROWS = [
@@ -117,7 +118,8 @@ def test_a_draw_is_the_same_for_one_seed():
     assert drawn(files, None, seed=1) == mutants_of(ROOT, files[0])
 
 
-def test_the_cheapest_file_judges_first_and_one_whose_tests_follow_one_another_whole():
+def test_a_file_that_imports_the_module_judges_first_then_the_cheapest_and_some_files_whole(monkeypatch):
+    monkeypatch.setattr(judging, "_imports", lambda file: {"m"} if file == "user.py" else set())
     tests = [
         Measured("dear.py::a", 5.0, 1.0, True, frozenset({1})),
         Measured("whole.py::b", 1.0, 1.0, True, frozenset()),
@@ -125,13 +127,10 @@ def test_the_cheapest_file_judges_first_and_one_whose_tests_follow_one_another_w
         Measured("cheap.py::d", 0.5, 1.0, True, frozenset({1})),
         Measured("cheap.py::e", 0.5, 1.0, True, frozenset({2})),
         Measured("red.py::f", 0.1, 1.0, False, frozenset({1})),
+        Measured("user.py::g", 9.0, 1.0, True, frozenset({1})),
     ]
-    assert [test.name[-1] for test in chosen([test for test in tests if 1 in test.reached], tests, ["whole.py"])] == [
-        "d",
-        "b",
-        "c",
-        "a",
-    ]
+    found = chosen([test for test in tests if 1 in test.reached], tests, ["whole.py"], "m")
+    assert "".join(test.name[-1] for test in found) == "gdbca"
 
 
 def test_a_fork_that_does_not_end_by_itself_has_no_result():
@@ -140,6 +139,16 @@ def test_a_fork_that_does_not_end_by_itself_has_no_result():
         Job("killed", lambda: os.kill(os.getpid(), signal.SIGXCPU), 1.0, 1.0),
     ]
     assert {name: result for name, result, _ in in_forks(jobs, 2)} == {"right": "caught", "killed": None}
+
+
+def test_a_test_that_waits_for_real_is_ended():
+    slept = []
+    sleep = Sleep(slept.append)
+    for seconds in (0.1, 30.0, 0.2):
+        sleep(seconds)
+    with pytest.raises(AssertionError, match="waits for real"):
+        sleep(1.0)
+    assert slept == [0.1, 30.0, 0.2]
 
 
 def test_every_reason_is_about_a_mutant_and_few_have_one():
