@@ -4,7 +4,7 @@ import base64
 import contextlib
 import os
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from unittest.mock import patch
 
@@ -65,6 +65,20 @@ def asker(stack: str | None, **more: object) -> Asker:
     return Asker(project="gemma-serving", stack=stack, **more)
 
 
+def service_template(**scaling: int) -> Mapping[str, object]:
+    """Return the template of a service with a GPU."""
+    container = {
+        "image": "us-docker.pkg.dev/cloudrun/container/hello",
+        "resources": {"limits": {"cpu": "8", "memory": "32Gi", "nvidia.com/gpu": "1"}, "startupCpuBoost": True},
+    }
+    return {
+        "containers": [container],
+        "nodeSelector": {"accelerator": "nvidia-l4"},
+        "gpuZonalRedundancyDisabled": True,
+        "scaling": {"minInstanceCount": 1, "maxInstanceCount": 1, **scaling},
+    }
+
+
 @dataclass
 class World:
     """A local cloud, and a session of an operator."""
@@ -72,7 +86,6 @@ class World:
     cloud: idle_cloud.Started
     api: GoogleApi
     project: str = PROJECT
-    made: list[str] = field(default_factory=list)
 
     def call(self, verb: str, api: str, path: str, body: Mapping[str, object] | None = None) -> Mapping[str, object]:
         """Call a method with a retry where the local cloud needs a moment for what was made before."""
@@ -181,26 +194,25 @@ class World:
         self.call("POST", "artifactregistry", path, {"format": "DOCKER", "labels": labels})
 
     def service(self, name: str, labels: Mapping[str, str], location: str = "us-east4", **scaling: int) -> None:
-        container = {
-            "image": "us-docker.pkg.dev/cloudrun/container/hello",
-            "resources": {"limits": {"cpu": "8", "memory": "32Gi", "nvidia.com/gpu": "1"}, "startupCpuBoost": True},
-        }
-        template = {
-            "containers": [container],
-            "nodeSelector": {"accelerator": "nvidia-l4"},
-            "gpuZonalRedundancyDisabled": True,
-            "scaling": {"minInstanceCount": 1, "maxInstanceCount": 1, **scaling},
-        }
         path = f"v2/projects/{PROJECT}/locations/{location}/services?serviceId={name}"
-        self.call("POST", "run", path, {"labels": labels, "template": template})
+        self.call("POST", "run", path, {"labels": labels, "template": service_template(**scaling)})
 
-    def queued(self, name: str, labels: Mapping[str, str], zone: str = ZONE, *, active: bool = True) -> str:
+    def queued(
+        self,
+        name: str,
+        labels: Mapping[str, str],
+        zone: str = ZONE,
+        *,
+        active: bool = True,
+        form: str = "FLEX_START",
+        **node: object,
+    ) -> str:
         parent = f"projects/{PROJECT}/locations/{zone}"
-        node = {"acceleratorType": "v6e-4", "runtimeVersion": "v2-alpha-tpuv6e", "labels": labels}
+        node = {"acceleratorType": "v6e-4", "runtimeVersion": "v2-alpha-tpuv6e", "labels": labels, **node}
         body = {
             "tpu": {"nodeSpec": [{"parent": parent, "nodeId": f"{name}-node", "node": node}]},
-            "provisioningModel": "FLEX_START",
-            "runDuration": {"maxRunDuration": "14400s"},
+            "provisioningModel": form,
+            **({"runDuration": {"maxRunDuration": "14400s"}} if form == "FLEX_START" else {}),
         }
         full = f"{parent}/queuedResources/{name}"
         self.call("POST", "tpu", f"v2alpha1/{parent}/queuedResources?queuedResourceId={name}", body)
@@ -236,29 +248,6 @@ class World:
         self.service(names.base, labels)
         self.queued(names.base, labels, zone)
         self.watched(names.base, labels)
-
-    def strangers(self, stack: str) -> None:
-        """Make things of others whose names and marks resemble those of the stack."""
-        near = dict(owner(f"{stack}-2").labels)
-        partly = {"managed-by": "gemma-serving", "gemma-serving-stack": stack}
-        words = f"managed-by=gemma-serving gemma-serving-project=gemma-serving gemma-serving-stack={stack}x"
-        base = f"gemma-{stack}"
-        self.network(f"{base}-theirs", words, "us-east4")
-        self.account(f"{base}-theirs"[:30], "managed-by=gemma-serving")
-        self.secret(f"{base}-hf-token-theirs", partly)
-        self.bucket(f"{PROJECT}-{base}-models-theirs", {"managed-by": "hand"}, "precious")
-        self.repository(f"{base}-theirs", partly)
-        self.service(f"{base}-theirs", {}, "europe-west1")
-        self.queued(base, {"managed-by": "gemma-serving"}, "us-east5-b")
-        self.queued(f"{base}-theirs", near)
-        self.watched(f"{base}-theirs", near)
-        self.grant(TUNNEL_ROLE, "user:bob@example.com")
-        condition = {
-            "title": "hours",
-            "expression": 'request.time < timestamp("2030-01-01T00:00:00Z")',
-            "description": words,
-        }
-        self.grant(TUNNEL_ROLE, "user:carol@example.com", condition)
 
 
 @contextlib.contextmanager

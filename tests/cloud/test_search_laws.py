@@ -222,6 +222,7 @@ LISTS = [
         for project in ("p", "q")
         for kind, api, path in [
             ("alert policy", "monitoring", "v3/projects/{}/alertPolicies"),
+            ("router", "compute", "compute/v1/projects/{}/aggregated/routers"),
             ("network", "compute", "compute/v1/projects/{}/global/networks"),
             ("secret", "secretmanager", "v1/projects/{}/secrets"),
         ]
@@ -240,14 +241,32 @@ ERRORS = {
     "broken": GoogleListError(500, "Google at https://a failed", ""),
     "late": GoogleListError(504, "no response", ""),
 }
-ANSWERS = st.lists(st.sampled_from([None, None, *ERRORS]), min_size=len(LISTS), max_size=len(LISTS))
+OMITTING = {"unreachable": ["a"]}, {"unreachables": ["a"]}, {"warning": {"code": "UNREACHABLE", "message": "a"}}
+SCOPES = {"items": {"a": {"warning": {"code": "UNREACHABLE"}}, "b": {"warning": {"code": "NO_RESULTS_ON_PAGE"}}}}
+PAGES = {"omits": lambda kind: SCOPES if kind == "router" else OMITTING[len(kind) % 3]}
+PAGES["of another form"] = lambda kind: (
+    {by_name(kind).items: "none"} if kind != "router" else {"items": {"a": {"routers": 0}}}
+)
+"""Pages by what is wrong with them: they leave out a place, each in a way that Google has, or have another form."""
+ANSWERS = st.lists(st.sampled_from([None, None, *ERRORS, *PAGES]), min_size=len(LISTS), max_size=len(LISTS))
+
+
+def why_of(api, kind, answer):
+    """Return why a list is unknown."""
+    if isinstance(answer, dict):
+        return f"Google returned an invalid response: {by_name(kind).items} is not a list."
+    return answer_of(api, lambda: next(Google({"": answer}).pages("", ""))).why
 
 
 @law
-@given(ANSWERS | st.sampled_from(sorted(ERRORS)).map(lambda one: [one] * len(LISTS)), st.booleans(), st.booleans())
+@given(ANSWERS | st.sampled_from([*ERRORS, *PAGES]).map(lambda one: [one] * len(LISTS)), st.booleans(), st.booleans())
 def test_each_list_that_was_not_read_is_named_once_with_its_cause(answers, is_stated, are_apis_known):
     """Lists with one cause are one sentence, and an API that no stack uses has nothing of one."""
-    lists = {path: ERRORS[answer] for (_, _, _, path), answer in zip(LISTS, answers, strict=True) if answer}
+    lists = {
+        path: ERRORS[answer] if answer in ERRORS else PAGES[answer](kind)
+        for (kind, _, _, path), answer in zip(LISTS, answers, strict=True)
+        if answer
+    }
     lists["v2alpha1/projects/p/locations"] = {"locations": [{"name": "projects/p/locations/z1"}]}
     used = frozenset({"compute", "tpu"}) if are_apis_known else None
     stated = frozenset({"locations/z2/nodes/n", "locations/z3/nodes/n"}) if is_stated else frozenset()
@@ -263,10 +282,9 @@ def test_each_list_that_was_not_read_is_named_once_with_its_cause(answers, is_st
         elif answer == "denied" and "/z2/" in path and not is_stated:
             outcome = "no such place"
         elif answer:
-            outcome = answer_of(api, lambda answer=answer: Google({"": ERRORS[answer]}).pages("", "").__next__()).why
-            groups.setdefault((answer, project if answer == "denied" else ""), []).append(
-                (kind, project, path, outcome)
-            )
+            outcome = "a could not be reached" if answer == "omits" else why_of(api, kind, lists[path])
+            key = ("denied", project) if answer == "denied" else (outcome, "")
+            groups.setdefault(key, []).append((kind, project, path, outcome))
         outcomes[path] = outcome
     sentences = []
     for group in groups.values():

@@ -1,8 +1,8 @@
 """Quota, stock or unknown: only what was read decides, and what was not read is unknown."""
 
-from itertools import product
-
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from gemma_serving.cloud import offers, shortage
 from gemma_serving.cloud.caller import USER, GoogleCaller
@@ -10,6 +10,7 @@ from gemma_serving.cloud.capacity import ListedQueuedResource
 from gemma_serving.cloud.quotas import limits_in, tpu_quota
 from gemma_serving.cloud.shortage import OtherRequest, QuotaRead, read_shortage
 from localcloud.tests.google_bodies import google_answer
+from tests.laws import examples
 
 PROJECT = "p"
 A, B = "us-east5-a", "us-east5-b"
@@ -17,103 +18,53 @@ PREEMPTIBLE, STANDARD = tpu_quota("v6e-4", "spot"), tpu_quota("v6e-4", "standard
 NO_STOCK = 'There is no more capacity in the zone "Z"; you can try in another zone'
 NO_QUOTA = "Quota limit 'TPUV6EPreemptiblePerProjectPerRegionForTPUAPI' has been exceeded. Limit: 0 in region us-east5."
 TOO_FAST = "Quota exceeded for quota metric 'Create requests' and limit 'Create requests per minute' of service 'tpu'"
-
-
-def read(limit=64.0, used=0.0, needed=4):
-    return QuotaRead(quota=PREEMPTIBLE, place=A, limit=limit, used=used, needed=needed, why_unknown="denied")
-
-
-ENOUGH, SHORT, FULL = read(), read(limit=0), read(limit=7, used=4)
-UNREAD, UNUSED = read(limit=None, used=None), read(used=None)
-SHORT_BUT_UNREAD_USE = read(limit=0, used=None)
-
-
-@pytest.mark.parametrize(
-    ("quota", "cause"),
-    [
-        (ENOUGH, "stock"),
-        (SHORT, "quota"),
-        (FULL, "quota"),
-        (SHORT_BUT_UNREAD_USE, "quota"),
-        (UNREAD, "unknown"),
-        (UNUSED, "unknown"),
-    ],
+EXPIRED = "The queued resource could not be fulfilled by its valid-until time."
+WORDS = {"": "", NO_STOCK: "stock", NO_QUOTA: "quota", TOO_FAST: "", EXPIRED: "", "there was no capacity in time": ""}
+"""What Google says of a request that failed, and the cause that the words name."""
+READS = st.lists(st.tuples(st.sampled_from([None, 0, 3, 4, 64]), st.sampled_from([None, 0, 60, 61])), max_size=2)
+OTHERS = st.lists(
+    st.tuples(st.sampled_from([A, B, "europe-west4-a", "us-west1-c"]), st.sampled_from(["", NO_QUOTA])), max_size=5
 )
-def test_a_request_that_waits_is_judged_by_its_quota(quota, cause):
-    for state in ("ACCEPTED", "WAITING_FOR_RESOURCES"):
-        found = shortage.shortage(state, "", [quota], A)
-        assert found.cause == cause
-        assert f"Google gives no reason for {state}" in found.evidence
-        assert quota.quota.quota_id in found.sentence
 
 
-def test_a_request_that_expired_is_judged_as_one_that_waits():
-    words = "The queued resource could not be fulfilled by its valid-until time."
-    for quota, cause in ((ENOUGH, "stock"), (SHORT, "quota"), (UNREAD, "unknown")):
-        found = shortage.shortage("FAILED", words, [quota], A)
-        assert (found.cause, words.rstrip(".") in found.sentence) == (cause, True)
-    denied = OtherRequest(zone=B, state="FAILED", words=NO_QUOTA)
-    assert shortage.shortage("FAILED", words, [ENOUGH], A, [denied]).cause == "unknown"
+def is_enough(limit, used):
+    """Return whether a quota allows four chips more; None if what was read does not tell."""
+    return None if limit is None or (limit >= 4 and used is None) else limit - (used or 0) >= 4
 
 
-def test_without_a_quota_or_in_another_state_a_wait_is_unknown():
-    assert shortage.shortage("WAITING_FOR_RESOURCES", "", [], A).cause == "unknown"
-    assert shortage.shortage("CREATING", "", [ENOUGH], A).cause == "unknown"
-    assert shortage.shortage("FAILED", "", [ENOUGH], A).cause == "unknown"
-    assert shortage.shortage("FAILED", "an internal error", [SHORT], A).cause == "unknown"
-
-
-@pytest.mark.parametrize(
-    ("words", "cause"),
-    [(NO_STOCK, "stock"), (NO_QUOTA, "quota"), (TOO_FAST, "unknown"), ("there was no capacity in time", "unknown")],
+@settings(max_examples=examples(test=200, part=1000, night=10_000))
+@given(
+    st.sampled_from(["ACCEPTED", "WAITING_FOR_RESOURCES", "CREATING", "FAILED"]),
+    st.sampled_from([*WORDS]),
+    READS,
+    st.sampled_from([A, "europe-west4-a"]),
+    OTHERS,
 )
-def test_googles_words_decide_and_are_part_of_the_evidence(words, cause):
-    for quota in (ENOUGH, UNREAD):
-        found = shortage.shortage("FAILED", words, [quota], A)
-        assert found.cause == cause
-        assert words.rstrip(".") in found.sentence
-
-
-def test_words_about_stock_without_quota_are_a_contradiction():
-    found = shortage.shortage("FAILED", NO_STOCK, [SHORT], A)
-    assert found.cause == "unknown"
-    assert "0 chips" in found.sentence
-
-
-def test_of_several_quotas_one_that_is_enough_suffices():
-    for quotas, cause in (
-        ((SHORT, ENOUGH), "stock"),
-        ((SHORT, FULL), "quota"),
-        ((SHORT, UNREAD), "unknown"),
-        ((UNUSED, SHORT), "unknown"),
-    ):
-        assert shortage.shortage("WAITING_FOR_RESOURCES", "", quotas, A).cause == cause
-
-
-def test_a_quota_of_the_same_region_that_google_named_elsewhere_forbids_the_verdict_stock():
-    same, other = OtherRequest(zone=B, state="FAILED", words=NO_QUOTA), OtherRequest(zone=B, state="ACTIVE")
-    assert shortage.shortage("WAITING_FOR_RESOURCES", "", [ENOUGH], A, [same]).cause == "unknown"
-    assert shortage.shortage("WAITING_FOR_RESOURCES", "", [ENOUGH], "europe-west4-a", [same]).cause == "stock"
-    found = shortage.shortage("WAITING_FOR_RESOURCES", "", [ENOUGH], A, [other])
-    assert (found.cause, found.evidence[-1]) == ("stock", f"{B}: ACTIVE")
-
-
-def test_evidence_names_few_other_zones():
-    others = [OtherRequest(zone=f"us-west1-{letter}", state="ACTIVE") for letter in "abcde"]
-    assert shortage.shortage("ACCEPTED", "", [ENOUGH], A, others).evidence[-1] == "2 more in other zones"
-
-
-def test_no_wait_is_for_stock_unless_every_fact_was_read():
-    """All combinations: a planted fault in any branch that reads unknown as enough is seen here."""
-    for limit, used, words in product((None, 0, 3, 4, 64), (None, 0, 60, 61), ("", NO_STOCK, NO_QUOTA, TOO_FAST)):
-        found = shortage.shortage("WAITING_FOR_RESOURCES", words, [read(limit=limit, used=used)], A)
-        if found.cause == "stock" and not words:
-            assert limit is not None
-            assert used is not None
-            assert limit - used >= 4
-        if found.cause == "quota" and not words:
-            assert limit is not None
-            assert limit < 4 or limit - used < 4
+@example("FAILED", NO_STOCK, [(0, 0)], A, [])
+@example("ACCEPTED", "", [(64, 0)], A, [(B, NO_QUOTA)])
+@example("ACCEPTED", "", [(64, 0)], "europe-west4-a", [(B, NO_QUOTA)])
+def test_only_googles_words_or_every_fact_of_a_quota_names_a_cause(state, words, drawn, zone, answers):
+    """Google has no words for a wait: one quota that is enough means stock, and quotas that are all too low mean quota."""
+    reads = [
+        QuotaRead(quota=PREEMPTIBLE, place=zone, limit=limit, used=used, needed=4, why_unknown="denied")
+        for limit, used in drawn
+    ]
+    others = [OtherRequest(zone=at, state="FAILED" if said else "ACTIVE", words=said) for at, said in answers]
+    found = shortage.shortage(state, words, reads, zone, others)
+    enough = {is_enough(*one) for one in drawn}
+    is_allowed = True if True in enough else False if enough == {False} else None
+    if words == EXPIRED or (not words and state in {"ACCEPTED", "WAITING_FOR_RESOURCES"}):
+        is_contradicted = zone == A and any(said for _, said in answers)
+        cause = {True: "unknown" if is_contradicted else "stock", False: "quota", None: "unknown"}[is_allowed]
+    else:
+        cause = "unknown" if words == NO_STOCK and is_allowed is False else WORDS[words] or "unknown"
+    assert found.cause == cause
+    assert (words.rstrip(".") or f"Google gives no reason for {state}") in found.evidence[0]
+    assert all(f"quota {one.quota.quota_id}" in found.sentence for one in reads)
+    shown = [other.sentence for other in others if other.zone != zone]
+    more = [f"{len(shown) - 3} more in other zones"] * (len(shown) > 3)
+    quotas = max(1, len(reads)) + (words == "there was no capacity in time")
+    assert [*found.evidence[1 + quotas :]] == [*shown[:3], *more]
 
 
 # --- what is read from Google ------------------------------------------------------------------------------------------------------

@@ -32,7 +32,6 @@ ROOT = FOLDER.parents[1]
 ROOMS = (
     "memory",
     "lifecycle",
-    "teardown",
     "path_guard",
     "cloud_run_limits",
     "engine",

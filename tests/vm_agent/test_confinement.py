@@ -2,12 +2,16 @@
 
 import json
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gemma_serving.contracts.rollout import RolloutLimits, parse_rollout
-from gemma_serving.vm_agent.confinement import accelerator_devices, is_device_error
+from gemma_serving.vm_agent.confinement import accelerator_devices, confined, is_device_error, privileged
 from gemma_serving.vm_agent.running_server import SET_PRIVILEGED
+from tests.laws import examples
 from tests.vm_agent.docker import CONFINED_FAULT
 from tests.vm_agent.in_process import Serving, calls
 from tests.vm_agent.machine import Machine
@@ -42,20 +46,28 @@ def test_the_last_lines_say_whether_a_device_was_the_cause(subtests: pytest.Subt
             assert is_device_error(["INFO starting", *said.splitlines(), "INFO the end"]) is verdict
 
 
-def test_only_chips_and_the_control_device_are_passed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("GEMMA_SERVING_DEVICES", str(tmp_path))
-    names = ["accel0", "accel0_ctl", "accel_x", "sda", "vfio/vfio", "vfio/10", "vfio/10x", "vfio/devices", "kvm"]
-    (tmp_path / "vfio").mkdir()
-    for name in ("vfio/vfio", "sda"):
-        (tmp_path / name).touch()
-    assert accelerator_devices() == (), "without a chip the control device is not enough"
-    for name in names:
-        (tmp_path / name).touch()
-    assert accelerator_devices() == (
-        f"--device={tmp_path}/accel0:/dev/accel0",
-        f"--device={tmp_path}/vfio/10:/dev/vfio/10",
-        f"--device={tmp_path}/vfio/vfio:/dev/vfio/vfio",
-    )
+CHIPS = ["accel0", "accel10", "vfio/0", "vfio/10"]
+OTHERS = ["accel0_ctl", "accel_x", "sda", "vfio/10x", "vfio/devices", "kvm"]
+
+
+@settings(max_examples=examples(test=60, part=200, night=1000))
+@given(st.sets(st.sampled_from(CHIPS)), st.sets(st.sampled_from(OTHERS)), st.booleans())
+def test_only_chips_and_the_control_device_are_passed(chips: set[str], others: set[str], has_control: bool):
+    """Without a chip the control device is not enough."""
+    control = ["vfio/vfio"] * has_control
+    with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as folder:
+        patch.setenv("GEMMA_SERVING_DEVICES", folder)
+        (Path(folder) / "vfio").mkdir()
+        for name in (*chips, *others, *control):
+            (Path(folder) / name).touch()
+        passed = [*sorted(chips), *control] if chips else []
+        assert accelerator_devices() == tuple(f"--device={folder}/{name}:/dev/{name}" for name in passed)
+
+
+@pytest.mark.parametrize(("size_gib", "size"), [(0.0, "1m"), (0.5, "512m"), (10.0, "10240m")])
+def test_a_container_has_the_shared_memory_of_its_document_and_a_mebibyte_at_least(size_gib: float, size: str):
+    for container in (confined([], size_gib), privileged(size_gib)):
+        assert f"--shm-size={size}" in container.options
 
 
 def test_a_device_error_stops_with_the_setting_to_change(serving: Serving, machine: Machine):

@@ -9,11 +9,15 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gemma_serving.contracts.serving_document import parse_document
 from gemma_serving.vm_agent import bounded, metadata_guard
 from gemma_serving.vm_agent.cloud import MetadataClient
 from gemma_serving.vm_agent.metadata_guard import MetadataGuard, guard_rule
+from tests.answers import Request, served
+from tests.laws import examples
 from tests.polling import until
 from tests.vm_agent.machine import Machine, document, free_port
 
@@ -56,33 +60,51 @@ def ask(guard: MetadataGuard, path: str, *, data: bytes | None = None, flavor: s
             return error.code, error.read().decode()
 
 
-def test_a_server_reads_the_shape_of_its_slice_and_no_credentials(
-    guard: MetadataGuard, machine: Machine, rules, subtests
-):
-    machine.attributes["tpu-env"] = "ACCELERATOR_TYPE: 'v6e-4'"
-    assert guard.options(SERVED) == (("--cgroup-parent=gemmaserving.slice",), "")
-    root = "/computeMetadata/v1"
-    assert ask(guard, f"{root}/instance/attributes/tpu-env") == (200, "ACCELERATOR_TYPE: 'v6e-4'")
-    assert ask(guard, f"{root}/instance/attributes/none")[0] == 404
-    for path in (
-        f"{root}/instance/service-accounts/default/token",
-        f"{root}/instance/service-accounts/default/identity?audience=x",
-        f"{root}/instance/service-accounts/",
-        f"{root}/instance/attributes/../service-accounts/default/token",
-        f"{root}/instance/attributes/%2e%2e/service-accounts/default/token",
-        f"{root}/instance/attributes//service-accounts",
-        f"{root}/instance/?recursive=true",
-        f"{root}/instance?recursive=true&alt=json",
-        f"{root}/?recursive=true&alt=json",
-        f"{root}?recursive=true",
-        "/?recursive=true",
-        "/computeMetadata/v1beta1/instance/service-accounts/default/token",
-        "/0.1/meta-data/service-accounts/default/acquire",
-    ):
-        with subtests.test(path):
-            assert ask(guard, path)[0] == 403
-    assert ask(guard, f"{root}/instance/guest-attributes/gemma-serving/phase", data=b"ready")[0] == 501
-    assert "phase" not in machine.guest()
+ROOT = "/computeMetadata/v1"
+PROBED = ("/", ROOT, f"{ROOT}/")
+READ = tuple(
+    f"{ROOT}/{place}"
+    for place in ("project/project-id", "instance/zone", "instance/attributes/", "instance/network-interfaces/0/ip")
+)
+CLOSED = (
+    *(
+        f"{ROOT}/instance{end}"
+        for end in ("", "/", "/zone/token", "/service-accounts/", "/service-accounts/default/token")
+    ),
+    *(f"{ROOT}/project", f"{ROOT}/project/attributes/", f"{ROOT}beta1/instance/zone", "/0.1/meta-data/zone"),
+)
+BELOW = ("", "", "/../service-accounts/default/token", "/%2e%2e/service-accounts", "//service-accounts")
+
+
+def test_a_server_reads_no_credentials_and_no_list_of_them_and_names_itself(guard: MetadataGuard, rules):
+    asked = list[tuple[str, str | None]]()
+
+    def metadata(request: Request) -> tuple[int, str]:
+        asked.append((request.path, request.headers.get("Metadata-Flavor")))
+        return 200, "shape"
+
+    @settings(max_examples=examples(test=80, part=300, night=3000))
+    @given(
+        st.sampled_from([*PROBED, *READ, *READ, *CLOSED]),
+        st.sampled_from(BELOW),
+        st.sampled_from(["", "?recursive=true"]),
+        st.sampled_from(["Google", ""]),
+    )
+    def law(place: str, below: str, query: str, flavor: str) -> None:
+        asked.clear()
+        path = f"{place}{below}{query}"
+        is_open = not below and (place in READ or (place in PROBED and not query))
+        assert ask(guard, path, flavor=flavor)[0] == (200 if is_open else 403)
+        assert asked == [(path, flavor or None)] * is_open
+
+    with served(metadata) as url:
+        guard.metadata = MetadataClient(url.removeprefix("http://"))
+        assert guard.options(SERVED) == (("--cgroup-parent=gemmaserving.slice",), "")
+        law()
+        assert ask(guard, f"{ROOT}/instance/guest-attributes/gemma-serving/phase", data=b"ready")[0] == 501
+    guard.close()
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.1", guard.port))
 
 
 def test_the_rule_is_set_anew_before_each_container_and_never_absent_meanwhile(guard: MetadataGuard, monkeypatch):

@@ -1,27 +1,31 @@
-"""The path guard: what it passes on, what it refuses, and that it serves nothing without a key."""
+"""A law about the path guard: what it passes on, what it refuses, and that it serves nothing without a key."""
 
 import asyncio
+import re
 from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from gemma_serving.vm_agent.path_guard import PathGuard
+from tests.laws import examples
 
 KEY = "sk-of-the-stack"
 PATHS = (
-    "/", "/v1/models", "/v1/chat/completions", "/invocations", "/tokenize", "/metrics", "/metrics/", "/ping", "/docs", "/openapi.json",
-    "/version", "/load", "/pause", "/health/", "//health", "/health/../invocations", "/health?x", "/healthz", "/HEALTH",
+    "/", "/v1/models", "/invocations", "/tokenize", "/metrics", "/metrics/", "/ping", "/docs", "/pause", "/health", "/health", "/health/",
+    "//health", "/health/../invocations", "/health?x", "/healthz", "/HEALTH", "/prefix/health", "/health/prefix", "/prefix/invocations",
 )  # fmt: skip
+RIGHT = (f"Bearer {KEY}", f"bearer {KEY}", f"BEARER {KEY}")
+"""vLLM's own check ignores the case of the scheme."""
+NEAR = (f"Bearer  {KEY}", f"Bearer {KEY} ", f"Bearer {KEY[:-1]}", f"Bearer {KEY.upper()}", "Bearer kéy")
+GIVEN = st.sampled_from([*RIGHT, *NEAR, "", KEY, f"Basic {KEY}", "Bearer", "Bearer "])
+NAMES = st.sampled_from(["authorization", "Authorization", "origin"])
 
 
-@pytest.fixture(autouse=True)
-def key(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VLLM_API_KEY", KEY)
-
-
-def _answer(guard_key: str | None, path: str, *, kind: str = "http", **scope: Any) -> Sequence[Mapping[str, Any]]:
-    """Return what the guard sends for one connection; the server behind it answers 200."""
+def answer(scope: MutableMapping[str, Any], variables: Mapping[str, str | None]) -> Sequence[Mapping[str, Any]]:
+    """Return what the guard sends for one connection; the server behind it sends one message."""
     sent: list[Mapping[str, Any]] = []
 
     async def app(_: object, __: object, send: Any) -> None:
@@ -33,81 +37,56 @@ def _answer(guard_key: str | None, path: str, *, kind: str = "http", **scope: An
     async def send(message: MutableMapping[str, Any]) -> None:
         sent.append(message)
 
-    headers = [] if guard_key is None else [(b"authorization", guard_key.encode())]
-    whole = {"type": kind, "path": path, "method": "GET", "headers": headers, **scope}
-    asyncio.run(PathGuard(app)(whole, receive, send))
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in variables.items():
+            patch.delenv(name, raising=False) if value is None else patch.setenv(name, value)
+        asyncio.run(PathGuard(app)(scope, receive, send))
     return sent
 
 
-def _is_reached(answer: Sequence[Mapping[str, Any]]) -> bool:
-    return [message["type"] for message in answer] == ["reached"]
-
-
-def test_every_path_but_health_needs_the_key(subtests: pytest.Subtests) -> None:
-    for path in PATHS:
-        with subtests.test(path):
-            start, body = _answer(None, path)
-            assert (start["type"], start["status"]) == ("http.response.start", 401)
-            assert body["body"] == b'{"error":"Unauthorized"}'
-            assert (b"content-length", b"24") in start["headers"]
-            assert _is_reached(_answer(f"Bearer {KEY}", path))
-    assert _is_reached(_answer(None, "/health"))
-
-
-def test_one_more_path_can_be_open(monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests) -> None:
-    monkeypatch.setenv("GEMMA_SERVING_OPEN_PATH", "/metrics")
-    for path in PATHS:
-        with subtests.test(path):
-            assert _is_reached(_answer(None, path)) is (path == "/metrics")
-    assert _is_reached(_answer(None, "/health"))
-
-
-def test_only_the_key_itself_is_taken(subtests: pytest.Subtests) -> None:
-    near = (f"Bearer  {KEY}", f"Bearer {KEY} ", f"Bearer {KEY[:-1]}", f"Bearer {KEY.upper()}", "Bearer kéy")
-    wrong = ("", KEY, f"Basic {KEY}", "Bearer", "Bearer ", *near)
-    for given in wrong:
-        with subtests.test(given):
-            assert not _is_reached(_answer(given, "/metrics"))
-    for given in (f"Bearer {KEY}", f"bearer {KEY}", f"BEARER {KEY}"):  # vLLM's own check ignores the case of the scheme
-        with subtests.test(given):
-            assert _is_reached(_answer(given, "/metrics"))
-
-
-def test_the_first_of_two_headers_counts_as_in_vllm() -> None:
-    two = [(b"Authorization", b"Bearer wrong"), (b"authorization", f"Bearer {KEY}".encode())]
-    assert not _is_reached(_answer(None, "/metrics", headers=two))
-    assert _is_reached(_answer(None, "/metrics", headers=two[::-1]))
-
-
-def test_a_preflight_is_refused() -> None:
-    preflight = [(b"origin", b"https://app.example"), (b"access-control-request-method", b"POST")]
-    assert _answer(None, "/v1/chat/completions", method="OPTIONS", headers=preflight)[0]["status"] == 401
-
-
-def test_a_websocket_is_refused_before_it_is_accepted() -> None:
-    assert _answer(None, "/v1/realtime", kind="websocket") == [{"type": "websocket.close", "code": 1008}]
-    assert _answer(None, "/health", kind="websocket") == [{"type": "websocket.close", "code": 1008}]
-    start, _ = _answer(None, "/v1/realtime", kind="websocket", extensions={"websocket.http.response": {}})
-    assert (start["type"], start["status"]) == ("websocket.http.response.start", 401)
-    assert _is_reached(_answer(f"Bearer {KEY}", "/v1/realtime", kind="websocket"))
-
-
-def test_the_start_of_the_server_is_passed_on_and_an_unknown_kind_is_not() -> None:
-    assert _is_reached(_answer(None, "", kind="lifespan"))
-    assert not _is_reached(_answer(None, "/health", kind="webtransport"))
-
-
-def test_a_root_path_moves_the_health_check_only() -> None:
-    assert _is_reached(_answer(None, "/prefix/health", root_path="/prefix"))
-    assert not _is_reached(_answer(None, "/health/prefix", root_path="/prefix"))
-    assert not _is_reached(_answer(None, "/prefix/invocations", root_path="/prefix"))
-
-
-@pytest.mark.parametrize("value", ["", None])
-def test_without_a_key_nothing_is_served(monkeypatch: pytest.MonkeyPatch, value: str | None) -> None:
-    if value is None:
-        monkeypatch.delenv("VLLM_API_KEY")
+@settings(max_examples=examples(test=250, part=1000, night=10_000))
+@given(
+    kind=st.sampled_from(["http", "http", "http", "websocket", "lifespan", "webtransport"]),
+    path=st.sampled_from(PATHS),
+    root=st.sampled_from([{}, {}, {"root_path": ""}, {"root_path": "/prefix"}]),
+    headers=st.lists(st.tuples(NAMES, GIVEN), max_size=2),
+    extensions=st.sampled_from([{}, {"extensions": None}, {"extensions": {"websocket.http.response": {}}}]),
+    opened=st.sampled_from([None, "", "/metrics"]),
+    key=st.sampled_from([KEY] * 8 + ["", None]),
+)
+@example(kind="http", path="/", root={}, headers=[("authorization", "Bearer ")], extensions={}, opened=None, key="")
+@example(kind="http", path="/", root={}, headers=[], extensions={}, opened=None, key=None)
+@example(kind="http", path="/metrics", root={}, headers=[], extensions={}, opened="/metrics", key=KEY)
+@example(kind="websocket", path="/health", root={}, headers=[], extensions={}, opened=None, key=KEY)
+def test_only_health_and_one_more_path_need_no_key_and_nothing_is_served_without_one(
+    *,
+    kind: str,
+    path: str,
+    root: dict[str, str],
+    headers: Sequence[tuple[str, str]],
+    extensions: dict[str, object],
+    opened: str | None,
+    key: str | None,
+) -> None:
+    """The first of two headers counts, as in vLLM. A preflight is a request without a key."""
+    given_headers = [(name.encode(), value.encode()) for name, value in headers]
+    scope = {"type": kind, "path": path, "method": "OPTIONS", "headers": given_headers, **root, **extensions}
+    variables = {"VLLM_API_KEY": key, "GEMMA_SERVING_OPEN_PATH": opened}
+    if not key:
+        with pytest.raises(RuntimeError, match="VLLM_API_KEY is missing or empty"):
+            answer(scope, variables)
+        return
+    sent = answer(scope, variables)
+    first = next((value for name, value in headers if name.lower() == "authorization"), "")
+    place = path.removeprefix(root.get("root_path", ""))
+    is_open = kind == "http" and place in {"/health", opened or "/health"}
+    if kind == "lifespan" or is_open or re.fullmatch(f"(?i:bearer) {KEY}", first):
+        assert sent == [{"type": "reached"}]
+    elif kind == "websocket" and not extensions.get("extensions"):
+        assert sent == [{"type": "websocket.close", "code": 1008}]
     else:
-        monkeypatch.setenv("VLLM_API_KEY", value)
-    with pytest.raises(RuntimeError, match="VLLM_API_KEY is missing or empty"):
-        _answer("Bearer ", "/metrics")
+        start, body = sent
+        begin = "websocket.http" if kind == "websocket" else kind
+        assert (start["type"], start["status"]) == (f"{begin}.response.start", 401)
+        assert (body["type"], body["body"]) == (f"{begin}.response.body", b'{"error":"Unauthorized"}')
+        assert (b"content-length", b"24") in start["headers"]

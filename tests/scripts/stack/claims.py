@@ -188,7 +188,8 @@ def of_up(text: str) -> Claim:
 
 def of_gemma(world: Asked, lines: Sequence[str]) -> Claim:
     """Return what `gemma` without words says."""
-    row = next((line for line in lines if line.split()[:1] == [world.stack]), "")
+    starts = (f"  {world.stack} ", "The deployed stacks and their cost are unknown.")
+    row = next((line for line in lines if line.startswith(starts)), "")
     if not row:
         return Claim(command="gemma", word="no", usd_per_hour=0.0, said="\n".join(lines))
     if "incomplete" in row or "unknown" in row:

@@ -7,7 +7,6 @@ the history made, without the code that is tested.
 import asyncio
 import json
 import socket
-import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -34,11 +33,12 @@ from gemma_serving.stacks.hooks.run_recorder import stack_recorder
 from localcloud.services import tpu
 from localcloud.world.scenario import Fault, OperationDurations, Scenario, Stock, Tpu
 from localcloud.world.timeline import Timeline
-from tests.cloud.populated import PROJECT, World, open_world
+from tests.cloud.populated import PROJECT, World, open_world, service_template
 from tests.engine_package.test_locks import dead_pid
 from tests.polling import until
 from tests.scripts.sample_outputs import sample_outputs
 from tests.scripts.stack.claims import Truth
+from tests.scripts.stack.folder_engine import LOCKS, STACKS, FolderEngine
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 ZONES: Final = ("us-east5-a", "us-east5-b", "asia-northeast1-b")
@@ -58,10 +58,6 @@ USD: Final = {
 """List prices per hour of one v6e chip."""
 INSTANCE_USD: Final = 3600 * (0.0001867 + 8 * 0.000018 + 32 * 0.000002)
 """List price per hour of one instance in us-east4: an L4, 8 vCPU, 32 GiB."""
-CONTAINER: Final = {
-    "image": "us-docker.pkg.dev/cloudrun/container/hello",
-    "resources": {"limits": {"cpu": "8", "memory": "32Gi", "nvidia.com/gpu": "1"}, "startupCpuBoost": True},
-}
 METRIC_LAG_S: Final = 210
 """The local cloud's Cloud Monitoring lags by this time."""
 DOCUMENT: Final = '{"schema":1}'
@@ -156,7 +152,6 @@ class HistoryWorld:
     pending: list[str] = field(default_factory=list[str])
     printed: dict[str, Any] = field(default_factory=dict[str, Any])
     has_state: bool = False
-    resource_count: int = 0
     is_in_step: bool = True
     """True if nothing happened in the cloud since the last engine run that ended, except what its state foretells."""
     ledger: list[Machine] = field(default_factory=list[Machine])
@@ -166,30 +161,14 @@ class HistoryWorld:
     has_stranger: bool = False
     """True if another owner had a service of the same name: Cloud Monitoring does not tell them apart."""
 
-    # The engine
-
-    def run_engine(self, *words: str, **_: object) -> "subprocess.CompletedProcess[str]":
-        """Answer as the Pulumi CLI does."""
-        if words[:2] == ("stack", "ls"):
-            row = {"name": self.stack, "resourceCount": self.resource_count}
-            return subprocess.CompletedProcess(words, 0, json.dumps([row] if self.has_state else []), "")
-        assert words[:2] == ("stack", "export"), words
-        named, path = words[-1], self.state_file(words[-1])
-        if not path.is_file():
-            return subprocess.CompletedProcess(words, 255, "", f"error: no stack named '{named}' found")
-        try:
-            latest = json.loads(path.read_text())["checkpoint"]["latest"]
-        except ValueError as error:
-            said = f"error: could not deserialize deployment: {error}"
-            return subprocess.CompletedProcess(words, 255, "", said)
-        return subprocess.CompletedProcess(words, 0, json.dumps({"version": 3, "deployment": latest}), "")
+    # The state
 
     def state_file(self, stack: str) -> Path:
-        return self.folder / "backend" / ".pulumi" / "stacks" / "gemma-serving" / f"{stack}.json"
+        return self.folder / "backend" / STACKS / f"{stack}.json"
 
     @property
     def lock_file(self) -> Path:
-        return self.folder / "backend" / ".pulumi" / "locks" / "organization" / "gemma-serving" / self.stack / "a.json"
+        return self.folder / "backend" / LOCKS / self.stack / "a.json"
 
     def write(self) -> None:
         """Write the state as the engine would."""
@@ -202,7 +181,6 @@ class HistoryWorld:
             "resources": [{**stack, "outputs": self.printed}, *kept] if kept or creating or self.printed else [],
             "pending_operations": creating,
         }
-        self.resource_count = len(latest["resources"])
         path = self.state_file(self.stack)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps({"version": 3, "checkpoint": {"latest": latest}}))
@@ -566,34 +544,14 @@ class HistoryWorld:
         self.ledger.append(Machine(requested_s=self.now_s, usd_per_hour=usd, longest_s=RUN_S if has_limit else None))
 
     def _make_queued(self, name: str, labels: Mapping[str, str], zone: str) -> None:
-        parent = f"projects/{PROJECT}/locations/{zone}"
-        node = {
-            "acceleratorType": "v6e-1",
-            "runtimeVersion": "v2-alpha-tpuv6e",
-            "labels": labels,
-            "metadata": {DOCUMENT_METADATA_KEY: DOCUMENT, "enable-guest-attributes": "TRUE"},
-        }
-        body: dict[str, object] = {
-            "tpu": {"nodeSpec": [{"parent": parent, "nodeId": f"{name}-node", "node": node}]},
-            "provisioningModel": MODELS[self.history.form],
-        }
-        if self.history.form == "flex-start":
-            body["runDuration"] = {"maxRunDuration": f"{RUN_S}s"}
-        self.world.call("POST", "tpu", f"v2alpha1/{parent}/queuedResources?queuedResourceId={name}", body)
+        metadata = {DOCUMENT_METADATA_KEY: DOCUMENT, "enable-guest-attributes": "TRUE"}
+        form = MODELS[self.history.form]
+        self.world.queued(name, labels, zone, active=False, form=form, acceleratorType="v6e-1", metadata=metadata)
 
     def _make_service(self, name: str, labels: Mapping[str, str], region: str) -> None:
-        path = f"v2/projects/{PROJECT}/locations/{region}/services?serviceId={name}"
-        self.world.call("POST", "run", path, {"labels": labels, "template": self._template()})
+        self.world.service(name, labels, region, minInstanceCount=self.history.least)
         full = f"projects/{PROJECT}/locations/{region}/services/{name}"
         until(lambda: not self.world.call("GET", "run", f"v2/{full}").get("reconciling"), "the service is ready")
-
-    def _template(self) -> dict[str, object]:
-        return {
-            "containers": [CONTAINER],
-            "nodeSelector": {"accelerator": "nvidia-l4"},
-            "gpuZonalRedundancyDisabled": True,
-            "scaling": {"minInstanceCount": self.history.least, "maxInstanceCount": 1},
-        }
 
     def _delete_server(self) -> None:
         for name, _ in list(self._ours("run.services")):
@@ -609,7 +567,7 @@ class HistoryWorld:
         labels = dict(Ownership(project="gemma-serving", stack=STACK, limits=self.history.limits).labels)
         if self._is_service:
             given = {"project": PROJECT, "location": REGION, "name": name, "labels": labels}
-            return {**given, "template": self._template()}
+            return {**given, "template": service_template(minInstanceCount=self.history.least)}
         return {
             "project": PROJECT,
             "zones": list(ZONES),
@@ -691,7 +649,7 @@ def playing(history: History, folder: Path) -> Iterator[HistoryWorld]:
             inner.setenv("GOOGLE_CLOUD_PROJECT", PROJECT)
             inner.setattr(runner, "pulumi", lambda: "pulumi")
             one = HistoryWorld(history, world, folder, inner)
-            inner.setattr(runner, "run", one.run_engine)
+            inner.setattr(runner, "run", FolderEngine(folder, STACK).run)
             _write_settings(history, folder)
             one.play()
             yield one

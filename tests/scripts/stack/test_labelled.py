@@ -201,36 +201,50 @@ def settings_of(apis=(), zones=None, existing=None):
     return SimpleNamespace(project="of-settings", tpu=tpu, regions=["r"], bucket=bucket, apis=apis)
 
 
-@law
-@given(
-    st.lists(
-        st.tuples(
-            st.lists(st.sampled_from(APIS), max_size=2),
-            st.lists(st.sampled_from(APIS), max_size=1),
-            st.none() | st.sampled_from([(), ("run",), ("tpu", "iam")]),
-        ),
-        min_size=1,
-        max_size=3,
-    )
+PART = st.lists(st.sampled_from(APIS), max_size=2)
+STACKS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "resources": PART,
+            "pending": PART,
+            "apis": st.none() | st.sampled_from([(), ("run",), ("tpu", "iam")]),
+            "former": st.sampled_from(["", "before"]),
+            "zones": st.none() | st.just(["z1"]),
+            "bucket": st.none() | st.just("weights"),
+        }
+    ),
+    max_size=3,
 )
-def test_the_apis_of_stacks_are_those_of_their_states_and_settings_and_any_if_one_has_neither(stacks):
-    states = [
-        StackState(
-            stack=f"s{number}",
-            status="read",
-            resources=[one for one, _ in resources],
-            pending=[one for one, _ in pending],
-        )
-        for number, (resources, pending, _) in enumerate(stacks)
-    ]
-    given_apis = {f"s{number}": settings_of(apis) for number, (_, _, apis) in enumerate(stacks) if apis is not None}
-    of_states = [{api for _, api in (*resources, *pending) if api} for resources, pending, _ in stacks]
-    has_neither = any(apis is None and not stated for (_, _, apis), stated in zip(stacks, of_states, strict=True))
-    every = {api for _, _, apis in stacks for api in apis or ()}.union(*of_states)
+"""What the state of each stack has, and its settings; without APIs, it has none."""
+
+
+@law
+@given(STACKS)
+def test_a_search_covers_the_apis_places_names_and_buckets_of_states_and_settings(stacks):
+    """It covers every API if a stack has neither resources nor settings."""
+    states, known = [], {}
+    for number, one in enumerate(stacks):
+        named = [entry("gemma:Named", inputs={"labels": owner(one["former"]).labels})] if one["former"] else []
+        resources = [*named, *(item for item, _ in one["resources"])]
+        pending = [item for item, _ in one["pending"]]
+        states.append(StackState(stack=f"s{number}", status="read", resources=resources, pending=pending))
+        if one["apis"] is not None:
+            known[f"s{number}"] = settings_of(one["apis"], one["zones"], one["bucket"])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(labelled, "apis_of", lambda one: one.apis)
-        found = SearchedStacks(stack=None, states=states, settings=given_apis, projects=["p"], is_name_known=True).apis
-    assert found == (None if has_neither else frozenset(every) or None)
+        scope = SearchedStacks(stack=None, states=states, settings=known, projects=["p"], is_name_known=True).scope([])
+    stated = [{api for _, api in (*one["resources"], *one["pending"]) if api} for one in stacks]
+    has_neither = any(one["apis"] is None and not apis for one, apis in zip(stacks, stated, strict=True))
+    every = {api for one in stacks for api in one["apis"] or ()}.union(*stated)
+    assert scope.apis == (None if has_neither else frozenset(every) or None)
+    assert [*scope.stacks] == [
+        name for number, one in enumerate(stacks) for name in (f"s{number}", one["former"]) if name
+    ]
+    given_settings = [one for one in stacks if one["apis"] is not None]
+    regions = ["r" for _ in given_settings]
+    zones = [zone for one in given_settings for zone in one["zones"] or ()]
+    assert scope.places == {"tpu": zones, "run": regions, "artifactregistry": regions}
+    assert [*scope.buckets] == [one["bucket"] for one in given_settings if one["bucket"]]
 
 
 @law
@@ -311,33 +325,6 @@ def test_a_search_is_unknown_with_its_lists_its_begun_creations_and_its_name(is_
     assert [*result.unknown] == sentences
     buckets = sorted({"x", *owners}, key=["x", *owners].index)
     assert [one.name for one in result.found] == ["begun", *buckets]
-
-
-@law
-@given(
-    st.none() | st.just("z1"),
-    st.lists(st.sampled_from(["", "before"]), max_size=2),
-    st.sampled_from([None, "weights"]),
-    st.booleans(),
-)
-def test_a_search_covers_the_places_names_and_buckets_of_states_and_settings(zone, renamed, existing, has_settings):
-    states = [
-        StackState(
-            stack=f"s{number}",
-            status="read",
-            resources=[entry(SECRET, inputs={"labels": owner(former).labels})] if former else [],
-        )
-        for number, former in enumerate(renamed)
-    ]
-    known = {"s0": settings_of(("tpu",), zone and [zone], existing)} if has_settings else {}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(labelled, "apis_of", lambda one: one.apis)
-        scope = SearchedStacks(stack=None, states=states, settings=known, projects=["p"], is_name_known=True).scope([])
-    names = [name for number, former in enumerate(renamed) for name in (f"s{number}", former) if name]
-    regions = ["r"] if has_settings else []
-    assert [*scope.stacks] == names
-    assert scope.places == {"tpu": [zone] if zone and has_settings else [], "run": regions, "artifactregistry": regions}
-    assert [*scope.buckets] == ([existing] if existing and has_settings else [])
 
 
 @law

@@ -30,6 +30,10 @@ SCENARIO = Scenario(
 )
 
 
+def missing():
+    raise CommandRefusedError("The Pulumi CLI is not installed. Run `make setup`.")
+
+
 class Desk:
     """A folder with settings, a local backend, no engine, and the command."""
 
@@ -42,31 +46,21 @@ class Desk:
         monkeypatch.chdir(folder)
         monkeypatch.setenv("PULUMI_BACKEND_URL", f"file://{folder / 'backend'}")
         monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", PROJECT)
-        self.without_engine()
+        monkeypatch.setattr(runner, "pulumi", missing)
         self.answer(*["yes"] * 9)  # no state here names what a test makes
 
-    def without_engine(self):
-        def missing():
-            raise CommandRefusedError("The Pulumi CLI is not installed. Run `make setup`.")
-
-        self.monkeypatch.setattr(runner, "pulumi", missing)
-
-    def state(self, text):
+    def state(self, latest):
         path = self.backend / "stacks" / "gemma-serving" / f"{STACK}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text if isinstance(text, str) else json.dumps({"version": 3, "checkpoint": {"latest": text}}))
+        path.write_text(json.dumps({"version": 3, "checkpoint": {"latest": latest}}))
 
-    def lock(self, pid, host=None, since=None):
+    def lock(self, pid):
         path = self.backend / "locks" / "organization" / "gemma-serving" / STACK / "a.json"
         path.parent.mkdir(parents=True, exist_ok=True)
-        since = since or datetime.now(UTC)
-        holder = {
-            "pid": pid,
-            "hostname": host or socket.gethostname(),
-            "username": "me",
-            "timestamp": since.isoformat(),
-        }
-        path.write_text(json.dumps(holder))
+        since = datetime.now(UTC).isoformat()
+        path.write_text(
+            json.dumps({"pid": pid, "hostname": socket.gethostname(), "username": "me", "timestamp": since})
+        )
         return path
 
     def machine(self, stack=STACK, limits=NO_LIMITS):

@@ -1,19 +1,27 @@
 """What only Google holds is named with its end, and nothing else is: each planted user, unread list and foreign address makes it leaked."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from gemma_serving.cloud.clock import GOOGLE_CLOCK
-from gemma_serving.cloud.held import GRACE, HOLD
+from gemma_serving.cloud.held import HOLD, addresses_in, held_in
+from gemma_serving.contracts.errors import ScriptError
+from gemma_serving.contracts.search_results import FoundResource, Inventory
 from gemma_serving.engine.state import stored
 from gemma_serving.scripts.stack.facts import held_sentence
+from localcloud.tests.google_bodies import google_answer
 from localcloud.world.scenario import Fault
-from tests.cloud.populated import GLOBAL, PROJECT, open_world, owner
+from tests.cloud.populated import GLOBAL, PROJECT, asker, open_world, owner
+from tests.laws import examples
 from tests.polling import until
 from tests.scripts.teardown.conftest import SCENARIO, STACK, Desk
 
-NAME, REGION, OTHER = f"gemma-{STACK}", "us-east4", "theirs"
+NAME, REGION = f"gemma-{STACK}", "us-east4"
 NETWORK, PLACE = f"{GLOBAL}/networks/{NAME}", f"projects/{PROJECT}/regions/{REGION}"
 SUBNETWORK = f"{PLACE}/subnetworks/{NAME}"
 RESOURCES = [
@@ -21,7 +29,24 @@ RESOURCES = [
     {"urn": "u2", "type": "gcp:compute/subnetwork:Subnetwork", "custom": True, "id": SUBNETWORK, "inputs": {}},
 ]
 """Resources in the state of the stack after its teardown."""
-INTERFACE = {"network": NETWORK, "subnetwork": SUBNETWORK}
+LINK, OF_RUN = "https://www.googleapis.com/compute/v1/", ("serverless-ipv4-1", "SERVERLESS")
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """An API that lists the addresses of a region."""
+
+    items: Sequence
+    unreachable: Sequence = ()
+
+    def pages(self, api, path):
+        assert path == f"compute/v1/{PLACE}/addresses"
+        page = google_answer("GET", f"{api}/{path}", {"items": self.items})
+        yield {**page, "unreachables": self.unreachable}
+
+
+def resource(kind, name, document):
+    return FoundResource(kind=kind, name=name, command="", owner=owner(STACK), document=document)
 
 
 @pytest.fixture
@@ -48,8 +73,9 @@ def torn_down(written=None):
     return {"manifest": {"time": (written or datetime.now(UTC)).isoformat()}, "resources": RESOURCES}
 
 
-def serve(desk, name, labels, interface=INTERFACE):
+def serve(desk, name, labels):
     """Deploy a service without a GPU in the subnetwork."""
+    interface = {"network": NETWORK, "subnetwork": SUBNETWORK}
     container = {"image": "us-docker.pkg.dev/cloudrun/container/hello"}
     template = {"containers": [container], "vpcAccess": {"networkInterfaces": [interface], "egress": "ALL_TRAFFIC"}}
     path = f"v2/projects/{PROJECT}/locations/{REGION}/services?serviceId={name}"
@@ -88,26 +114,6 @@ def test_what_google_holds_is_no_failure_and_goes_without_a_question(held):
     assert held.world.resources() == set()
 
 
-def test_without_a_state_all_stacks_have_the_same_answer_and_no_end(held):
-    held.run("--yes")
-    code, receipt, _ = held.run(stack=None)
-    assert (code, kinds(receipt["held"])) == (0, ["subnetwork", "network"])
-    assert [item["until"] for item in receipt["held"]] == [None, None]
-    advance(held, HOLD)
-    code, receipt, _ = held.run(stack=None)
-    assert (code, receipt["leaked"], receipt["held"]) == (0, [], [])
-
-
-def test_what_another_folder_deployed_since_is_not_what_google_held(held):
-    held.run("--yes")
-    held.state(torn_down())
-    serve(held, NAME, dict(owner(STACK).labels))
-    held.leave()
-    code, receipt, _ = held.run("--yes")
-    assert (code, receipt["left"]) == (1, [f"projects/{PROJECT}/locations/{REGION}/services/{NAME}"])
-    assert {*receipt["left"]} <= held.world.resources()
-
-
 def read_by(held):
     """Return what status and `gemma` say of the stack, by its state and Google's answer."""
     return held_sentence(stored(STACK))
@@ -132,74 +138,60 @@ def test_only_an_answer_of_google_says_that_it_released_the_network(held):
     assert {NETWORK, SUBNETWORK} <= held.world.resources()
 
 
-def test_a_wait_has_an_end(held, monkeypatch):
-    """The end of a wait for what Google never releases is a leak."""
-    monkeypatch.setattr("localcloud.services.networks.HELD_S", 1e9)
-    now_s = [0.0]
-
-    def sleep(seconds):
-        now_s[0] += seconds
-        advance(held, timedelta(seconds=seconds))
-
-    held.sleeps(sleep, now_s=lambda: now_s[0])
-    monkeypatch.setattr("gemma_serving.scripts.teardown.removal._POLL_S", 600.0)
-    code, receipt, _ = held.run("--yes", "--wait")
-    assert (code, kinds(receipt["leaked"]), receipt["held"]) == (1, ["subnetwork", "network"], [])
-    assert 0 <= now_s[0] - (HOLD + GRACE).total_seconds() < 1800
+NAMES = ["serverless-ipv4-1", "serverless-ipv6-2", "internal"]
+ADDRESS = st.tuples(
+    st.integers(0, 1), st.sampled_from(NAMES), st.sampled_from(["SERVERLESS", "SERVERLESS", "GCE_ENDPOINT"])
+)
+OTHER = f"{PLACE}/subnetworks/theirs"
+HELD = {"inside": 2, "users": {SUBNETWORK, OTHER}, "is_listed": True, "peerings": {}, "unknown": ()}
 
 
-def machine(desk):
-    desk.world.queued("theirs", {})
-    store = desk.world.cloud.cloud.store
-    ((name, node),) = store.under("tpu.nodes")
-    store.put("tpu.nodes", name, {**node, "networkConfig": {"network": NETWORK.replace(PROJECT, "123456789012")}})
+@settings(max_examples=examples(test=100, part=500, night=5000))
+@given(
+    inside=st.integers(0, 2),
+    users=st.sets(st.sampled_from([NETWORK, SUBNETWORK, OTHER, "a machine"])),
+    is_listed=st.sampled_from([True, True, False]),
+    peerings=st.sampled_from([{}, {}, {"peerings": [{"name": "theirs"}]}]),
+    unknown=st.sampled_from([(), (), ("unread",)]),
+    addresses=st.lists(ADDRESS, max_size=3),
+)
+@example(**HELD, addresses=[(0, *OF_RUN), (1, *OF_RUN)])
+@example(**HELD, addresses=[(0, *OF_RUN)])
+@example(**HELD, addresses=[(0, *OF_RUN), (0, "internal", "SERVERLESS"), (1, *OF_RUN)])
+@example(**{**HELD, "inside": 1, "users": {SUBNETWORK}}, addresses=[(1, *OF_RUN)])
+def test_only_google_holds_a_network_whose_only_users_are_its_subnetworks_with_addresses_of_cloud_run(
+    *, inside, users, is_listed, peerings, unknown, addresses
+):
+    subnetworks = [SUBNETWORK, OTHER]
+    found = [
+        resource("network", NETWORK, peerings),
+        resource("router", f"{PLACE}/routers/r", {"network": LINK + NETWORK}),
+    ]
+    found += [resource("subnetwork", name, {"network": LINK + NETWORK}) for name in subnetworks[:inside]]
+    shown = [
+        {"name": name, "purpose": purpose, "subnetwork": LINK + subnetworks[of]} for of, name, purpose in addresses
+    ]
+    seen = dict.fromkeys([NETWORK, *subnetworks], sorted(users)) if is_listed else {}
+    inventory = Inventory(asker=asker(STACK), found=found, calls=(), unknown=unknown, elapsed_s=1, users=seen)
+    are_users_own = is_listed and users <= {NETWORK, *subnetworks[:inside]}
+    of_each = [[address for address in addresses if address[0] == number] for number in range(inside)]
+    are_of_run = all(
+        each and all(name != "internal" and purpose == "SERVERLESS" for _, name, purpose in each) for each in of_each
+    )
+    is_held = inside and are_users_own and not peerings and not unknown and are_of_run
+    reason = [name for each in of_each for _, name, _ in each]
+    assert held_in(Addresses(shown), inventory, found) == (
+        dict.fromkeys([NETWORK, *subnetworks[:inside]], reason) if is_held else {}
+    )
 
 
-def subnetwork(desk):
-    body = {"name": OTHER, "network": NETWORK, "ipCidrRange": "10.90.0.0/24"}
-    desk.world.call("POST", "compute", f"compute/v1/{PLACE}/subnetworks", body)
-
-
-def rule(desk):
-    body = {"name": OTHER, "network": NETWORK, "allowed": [{"IPProtocol": "tcp"}]}
-    desk.world.call("POST", "compute", f"compute/v1/{GLOBAL}/firewalls", body)
-
-
-def changed_address(desk, **fields):
-    store = desk.world.cloud.cloud.store
-    ((name, address),) = store.under("compute.addresses")
-    store.put("compute.addresses", f"{name.rpartition('/')[0]}/{fields.pop('name', 'internal')}", {**address, **fields})
-
-
-def peered(desk):
-    store = desk.world.cloud.cloud.store
-    store.put("compute.networks", NETWORK, {**store.get("compute.networks", NETWORK), "peerings": [{"name": OTHER}]})
-
-
-FAULTS = {
-    "a machine, under the project's number": machine,
-    "another service, with the last part of the name": lambda desk: serve(desk, OTHER, {}, {"subnetwork": NAME}),
-    "another subnetwork": subnetwork,
-    "a firewall rule": rule,
-    "a peering": peered,
-    "an address of another purpose": lambda desk: changed_address(desk, purpose="GCE_ENDPOINT"),
-    "an address of another name": changed_address,
-}
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_nothing_is_held_that_has_another_user(held, fault):
-    FAULTS[fault](held)
-    code, receipt, _ = held.run("--yes")
-    assert (code, receipt["held"], receipt["clean"]) == (1, [], False), fault
-    assert "network" in kinds(receipt["leaked"])
-
-
-@pytest.mark.parametrize("method", ["compute.addresses.list", "run.projects.locations.services.list"])
-def test_nothing_is_held_after_a_list_that_was_not_read(held, method):
+def test_nothing_is_held_after_a_list_of_addresses_that_was_not_read(held):
     held.run("--yes")
     cloud = held.world.cloud.cloud
-    cloud.scenario = cloud.scenario.model_copy(update={"faults": (Fault(method=method, count=99, status=403),)})
+    denied = Fault(method="compute.addresses.list", count=99, status=403)
+    cloud.scenario = cloud.scenario.model_copy(update={"faults": (denied,)})
     code, receipt, _ = held.run("--yes")
     assert (code, receipt["held"], receipt["clean"]) == (1, [], False)
-    assert "Could not " in " ".join([*receipt["unknown"], *receipt["warnings"]])
+    assert "Could not check whether Google holds the network: " in " ".join(receipt["warnings"])
+    with pytest.raises(ScriptError, match="r could not be reached"):
+        addresses_in(Addresses([], unreachable=["r"]), SUBNETWORK)

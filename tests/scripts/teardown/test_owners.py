@@ -3,6 +3,7 @@
 import contextlib
 import json
 import re
+import time
 from dataclasses import replace
 
 import pytest
@@ -28,8 +29,8 @@ from tests.cloud.populated import ALL_KINDS, PROJECT, REGION, TUNNEL_ROLE, ZONE,
 from tests.laws import examples
 from tests.scripts.teardown.conftest import SCENARIO, STACK, Desk
 
-OWNER, OTHERS = owner(STACK), {"project": "billing-app", "stack": "y", "managed-by": "by-hand"}
-"""The owner that asks, and the start of the label that differs of the other one."""
+OWNER, OTHERS = owner(STACK), {"project": "gemma-serving-b", "stack": f"{STACK}-2", "managed-by": "gemma-serving-2"}
+"""The owner that asks, and the start of the label that differs of the other one: it begins as the owner's."""
 OURS, THEIRS = Names(project=PROJECT, stack=STACK), Names(project=PROJECT, stack="other")
 """Names that the settings of the stack give, and other names."""
 EVERY = ALL_KINDS | {INSTANCE}
@@ -107,6 +108,7 @@ def opened_desk(tmp_path_factory, capsys):
         desk = Desk(world, tmp_path_factory.mktemp("desk"), patch, capsys)
         path = desk.folder / f"Pulumi.{STACK}.yaml"
         path.write_text(re.sub(r"(gemma-serving:weights): \w+", r"\1: bucket", path.read_text()))
+        desk.sleeps(lambda pause_s: time.sleep(min(pause_s, 0.02)))  # between the attempts of a refused deletion
         yield desk
 
 

@@ -4,7 +4,6 @@ import json
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -12,7 +11,6 @@ from gemma_serving.cloud.google_api import GoogleListError
 from gemma_serving.cloud.kinds import by_name
 from gemma_serving.engine.deployment import deployment_of, unprotected
 from gemma_serving.engine.state import of_deployment
-from gemma_serving.scripts.stack.labelled import pending_creations
 from gemma_serving.scripts.teardown.pending import wait
 from localcloud.tests.google_bodies import google_answer
 from tests.cloud.test_deletion import Patience
@@ -36,30 +34,6 @@ def state(*operations, resources=(), written=NOW):
 
 def resource(kind, **inputs):
     return {"type": kind, "urn": f"urn:{kind}", "inputs": inputs, "outputs": dict(inputs)}
-
-
-@pytest.mark.parametrize(
-    ("kind", "inputs", "names"),
-    [
-        ("gcp:compute/subnetwork:Subnetwork", SUBNETWORK, ["projects/p/regions/us-east5/subnetworks/gemma-x"]),
-        (
-            "gcp-tpu:index:QueuedResource",
-            {"project": "p", "zones": ["a", "b"], "queuedResourceId": "q"},
-            [f"projects/p/locations/{zone}/queuedResources/q" for zone in "ab"],
-        ),
-        (
-            "gcp:cloudrunv2/service:Service",
-            {"project": "p", "location": "l", "name": "s"},
-            ["projects/p/locations/l/services/s"],
-        ),
-        ("gcp:storage/bucket:Bucket", {"name": "b"}, ["projects/_/buckets/b"]),
-        ("gcp:compute/subnetwork:Subnetwork", {"project": "p"}, None),
-        ("gcp:projects/service:Service", {"project": "p"}, None),
-    ],
-)
-def test_a_creation_that_was_begun_has_a_name(kind, inputs, names):
-    found = pending_creations(state((kind, inputs)))
-    assert [list(item.names) for item in found] == ([names] if names else [])
 
 
 def test_a_state_names_projects_zones_and_buckets():

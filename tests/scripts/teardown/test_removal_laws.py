@@ -24,7 +24,7 @@ from gemma_serving.engine.deployment import deployment_of
 from gemma_serving.engine.state import StackState, of_deployment
 from gemma_serving.scripts.stack.labelled import SearchedStacks
 from gemma_serving.scripts.teardown import removal
-from gemma_serving.scripts.teardown.receipt import Receipt, ReceiptError, RetainedBucket
+from gemma_serving.scripts.teardown.receipt import ReceiptError, RetainedBucket
 from gemma_serving.scripts.teardown.removal import Teardown
 from gemma_serving.scripts.teardown.teardown_options import TeardownOptions
 from tests.cloud.populated import asker, owner
@@ -35,12 +35,28 @@ KINDS = ["secret", "image repository", "bucket", "subnetwork", "network"]
 NETWORKS = KINDS[3:]
 TYPES = {kind.kind: type_ for type_, kind in BY_TYPE.items()}
 RETAINED = {"gemma-serving-retained": "true"}
+DRY = TeardownOptions(stack="x", dry_run=True)
 law = settings(max_examples=examples(test=60, part=500, night=5000))
 
 
 def found(kind, *, is_retained=False):
     labels = {**owner("x").labels, **(RETAINED if is_retained else {})}
     return FoundResource(kind=kind, name=kind, command="", owner=owner("x"), labels=labels)
+
+
+def entry(kind):
+    """Return the entry of a state that has a resource."""
+    return {"type": TYPES[kind], "custom": True, "id": kind, "urn": kind}
+
+
+def inventory(items, *, unread=False, stack="x", **more):
+    """Return the result of a search."""
+    unknown = ["unread"] * unread
+    return Inventory(asker=asker(stack), found=items, calls=(), unknown=unknown, elapsed_s=0, **more)
+
+
+def deletion(item, outcome, *, timed_out=False):
+    return DeletedResource(resource=item, outcome=outcome, detail="", elapsed_s=0, timed_out=timed_out)
 
 
 @dataclass(frozen=True)
@@ -80,9 +96,7 @@ class World:
     def __init__(self, case):
         self.case, self.gone, self.searched = case, set(), 0
         self.asked, self.rounds, self.notes, self.has_found = [], [], [], False
-        resources = [
-            {"type": TYPES[kind], "custom": True, "id": kind, "urn": kind} for kind in KINDS if kind in case.stated
-        ]
+        resources = [entry(kind) for kind in KINDS if kind in case.stated]
         component = [{"type": "gemma:Component", "custom": False, "urn": "c"}] if resources else []
         self.state = StackState(stack="x", status="no engine", projects=("p",), resources=[*component, *resources])
 
@@ -90,9 +104,8 @@ class World:
         self.searched += 1
         seen = self.case.exists - self.gone - (self.case.late if self.searched == 1 else set())
         items = [found(kind, is_retained=kind == "bucket" and self.case.is_retained) for kind in KINDS if kind in seen]
-        unknown = ["unread"] if is_now(self.case.unread, first=self.searched == 1) else []
         self.has_found |= bool(items)
-        return Inventory(asker=asker("x"), found=items, calls=(), unknown=unknown, elapsed_s=0)
+        return inventory(items, unread=is_now(self.case.unread, first=self.searched == 1))
 
     def held_in(self, _api, _inventory, left):
         return {
@@ -106,16 +119,8 @@ class World:
         self.rounds.append(names)
         outcomes = {name: outcome(self.case, name, self.gone) for name in names}
         self.gone |= {name for name, word in outcomes.items() if word != "failed"}
-        return [
-            DeletedResource(
-                resource=item,
-                outcome=outcomes[item.name],
-                detail="",
-                elapsed_s=0,
-                timed_out=item.name in self.case.times_out,
-            )
-            for item in chosen
-        ]
+        times_out = self.case.times_out
+        return [deletion(item, outcomes[item.name], timed_out=item.name in times_out) for item in chosen]
 
     def agreed(self, _question):
         self.asked.append("unstated")
@@ -281,11 +286,8 @@ OPTIONS = st.builds(
 def test_a_teardown_deletes_what_is_the_stacks_and_was_agreed_to_and_its_receipt_has_the_rest(case):
     world, model, refused = World(case), Model(case), False
     spent_now = ["spent"] if "secret" in model.leaked() else []
-    known = SearchedStacks(stack="x", states=[world.state], settings={}, projects=["p"], is_name_known=False)
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in world.attributes.items():
-            patch.setattr(f"gemma_serving.scripts.teardown.removal.{name}", value)
-        teardown = Teardown(options=case.options, known=known, api=None, clock=Patience().clock)
+        teardown = opened(world, patch, case.options)
         try:
             teardown.run()
         except CommandRefusedError:
@@ -313,16 +315,15 @@ def test_a_teardown_deletes_what_is_the_stacks_and_was_agreed_to_and_its_receipt
     assert world.notes == ["begun"] * model.has_work + ["ended"] * is_ended
 
 
-def opened(world, patch, *, states=None, known=None, **options):
-    """Return a teardown in a world."""
-    for name, value in world.attributes.items():
+def opened(world, patch, options=DRY, *, states=None, known=None, **attributes):
+    """Return a teardown in a world, whose module has these attributes."""
+    for name, value in {**world.attributes, **attributes}.items():
         patch.setattr(f"gemma_serving.scripts.teardown.removal.{name}", value)
-    chosen = TeardownOptions(**{"stack": "x", "dry_run": True, **options})
     given_states = [world.state] if states is None else states
     searched = SearchedStacks(
-        stack=chosen.stack, states=given_states, settings=known or {}, projects=["p"], is_name_known=True
+        stack=options.stack, states=given_states, settings=known or {}, projects=["p"], is_name_known=False
     )
-    return Teardown(options=chosen, known=searched, api=None, clock=Patience().clock)
+    return Teardown(options=options, known=searched, api=None, clock=Patience().clock)
 
 
 @law
@@ -342,7 +343,7 @@ def test_only_a_name_without_state_settings_and_resources_is_refused(stack, draw
     is_refused = stack and not has_state and not has_settings and not case.exists and case.unread == "never"
     with pytest.MonkeyPatch.context() as patch:
         known = {"x": None} if has_settings else {}
-        teardown = opened(World(case), patch, states=states, known=known, stack=stack)
+        teardown = opened(World(case), patch, replace(DRY, stack=stack), states=states, known=known)
         with pytest.raises(CommandRefusedError, match=r"^Stack x not found: ") if is_refused else nullcontext():
             teardown.run()
 
@@ -366,10 +367,9 @@ def test_resources_of_others_in_the_network_end_a_teardown_before_it_begins(owne
         f"The network of stack x has resources of {', '.join(names)}, such as router b, and Google deletes no network in use. "
         f"Run {' and '.join(commands)} first."
     )
-    world = World(Case())
+    options = TeardownOptions(stack="x", dry_run=dry_run, over_limit=over_limit, yes=True)
     with pytest.MonkeyPatch.context() as patch:
-        teardown = opened(world, patch, dry_run=dry_run, over_limit=over_limit, yes=True)
-        patch.setattr(removal, "search_stacks", lambda *_, **__: replace(world.search(), guests=guests))
+        teardown = opened(World(Case()), patch, options, search_stacks=lambda *_, **__: inventory([], guests=guests))
         if guests and not (dry_run or over_limit):
             with pytest.raises(CommandRefusedError, match=f"^{re.escape(sentence)} Nothing was changed.$"):
                 teardown.run()
@@ -392,25 +392,27 @@ def test_google_holds_networks_for_two_hours_after_the_last_service_and_one_more
     networks = [replace(found("subnetwork"), name=stack, owner=owner(stack)) for stack in sorted(held)]
     services = [replace(found("Cloud Run service"), name=f"of {stack}", owner=owner(stack)) for stack in served]
     nets = [FoundResource(kind="router", name=f"r{stack}", command="", owner=owner(stack)) for stack in "ab"]
-    inventory = Inventory(asker=asker(None), found=[*networks, *services, *nets], calls=(), unknown=(), elapsed_s=0)
+    searched = inventory([*networks, *services, *nets], stack=None)
     ends = [NOW + timedelta(hours=2) if stack in served else stated[stack] for stack in sorted(held)]
     end = None if None in ends else max(ends, default=None)
     is_late = end is not None and end + timedelta(hours=1) < NOW
     states = [StackState(stack=stack, status="read") for stack in "ab"]
+
+    def of_state(state):
+        return stated[state.stack] and SimpleNamespace(stack=state.stack, until=stated[state.stack])
+
     with pytest.MonkeyPatch.context() as patch:
-        teardown = opened(World(Case()), patch, states=states, stack=None)
-        patch.setattr(removal, "search_stacks", lambda *_, **__: inventory)
-        patch.setattr(removal, "held_in", lambda *_: {item.name: ["address"] for item in networks})
-        patch.setattr(removal, "GOOGLE_CLOCK", SimpleNamespace(now=lambda: NOW))
-
-        def of_state(state):
-            return stated[state.stack] and SimpleNamespace(stack=state.stack, until=stated[state.stack])
-
-        patch.setattr(removal, "held_network", of_state)
+        attributes = {
+            "search_stacks": lambda *_, **__: searched,
+            "held_in": lambda *_: {item.name: ["address"] for item in networks},
+            "GOOGLE_CLOCK": SimpleNamespace(now=lambda: NOW),
+            "held_network": of_state,
+        }
+        teardown = opened(World(Case()), patch, replace(DRY, stack=None), states=states, **attributes)
         teardown.search()
         assert (teardown.held_until, {*teardown.held}) == (end, set() if is_late else held)
         assert [item.name for item in teardown.leaked] == [
-            item.name for item in inventory.found if is_late or item.name not in held
+            item.name for item in searched.found if is_late or item.name not in held
         ]
         stated |= {"a": later, "b": later}
         teardown.search()
@@ -423,17 +425,19 @@ def test_a_wait_for_google_ends_with_the_last_address_or_an_hour_after_the_end(u
     """`released`: half hours until a subnetwork has no address."""
     names = [f"projects/p/regions/r/subnetworks/{number}" for number in range(len(released))]
     clock, lines = Patience(), []
+
+    def addresses_in(_api, name):
+        return ["a"] if clock.now_s < 1800 * released[names.index(name)] else []
+
     with pytest.MonkeyPatch.context() as patch:
-        teardown = replace(opened(World(Case()), patch), clock=clock.clock)
+        attributes = {
+            "GOOGLE_CLOCK": SimpleNamespace(now=lambda: NOW),
+            "addresses_in": addresses_in,
+            "engine_run.show_step": lambda _: nullcontext(lambda *words: lines.append(words)),
+            "Teardown._clear": lambda _: lines.append("cleared"),
+        }
+        teardown = replace(opened(World(Case()), patch, **attributes), clock=clock.clock)
         teardown.held, teardown.held_until = {one: ["a"] for one in ["projects/p/networks/n", *names]}, until
-        patch.setattr(removal, "GOOGLE_CLOCK", SimpleNamespace(now=lambda: NOW))
-
-        def addresses_in(_api, name):
-            return ["a"] if clock.now_s < 1800 * released[names.index(name)] else []
-
-        patch.setattr(removal, "addresses_in", addresses_in)
-        patch.setattr(removal.engine_run, "show_step", lambda _: nullcontext(lambda *words: lines.append(words)))
-        patch.setattr(Teardown, "_clear", lambda _: lines.append("cleared"))
         teardown._wait_for_google()
     left_s = (until - NOW).total_seconds() if until else 7200
     end_s = left_s + 3600 + 30
@@ -466,16 +470,8 @@ class Engine:
     calls: list = field(default_factory=list)
 
     def __post_init__(self):
-        self.entries = [
-            {
-                "type": TYPES[kind],
-                "urn": kind,
-                "id": kind,
-                "custom": True,
-                **({"protect": True} if self.protects else {}),
-            }
-            for kind in self.kinds
-        ]
+        protection = {"protect": True} if self.protects else {}
+        self.entries = [{**entry(kind), **protection} for kind in self.kinds]
         self.pending = [{"type": "gcp:a:B", "urn": "begun", "inputs": {}}] if self.pends else []
         self.cloud = {*self.kinds}
 
@@ -494,29 +490,17 @@ class Engine:
         if self.fails.pop(0):
             raise runner.PulumiFailedError("it failed.", "")
         self.entries = [one for one in self.entries if f"--exclude={one['urn']}" in options]
-
         if "--refresh" not in options:
             self.cloud = {one["urn"] for one in self.entries}
 
     def delete(self, chosen, *, stays):
         gone = [item for item in chosen if not (stays and item.name == "secret")]
         self.cloud -= {item.name for item in gone}
-        outcomes = {True: "deleted", False: "failed"}
-        return [
-            DeletedResource(resource=item, outcome=outcomes[item in gone], detail="", elapsed_s=0, timed_out=False)
-            for item in chosen
-        ]
+        return [deletion(item, "deleted" if item in gone else "failed") for item in chosen]
 
     def found(self, unread):
         self.searched += 1
-        items = [found(kind) for kind in sorted(self.cloud)]
-        return Inventory(
-            asker=asker("x"),
-            found=items,
-            calls=(),
-            unknown=["unread"] * is_now(unread, first=self.searched == 1),
-            elapsed_s=0,
-        )
+        return inventory([*map(found, sorted(self.cloud))], unread=is_now(unread, first=self.searched == 1))
 
     def write(self, _stack, deployment):
         self.calls.append(("import", [item.raw.get("protect") for item in deployment.resources[1:]]))
@@ -546,10 +530,10 @@ def test_a_state_loses_what_is_gone_and_keeps_what_google_has(
     *, kinds, target, protects, pends, fails, held, stays, unread, is_rejected
 ):
     """`stays`: the secret cannot be deleted. The networks of Cloud Run go last, by the search."""
-    engine, world = Engine(kinds, target, protects, pends, [*fails], is_rejected), World(Case())
+    engine = Engine(kinds, target, protects, pends, [*fails], is_rejected)
+    options = TeardownOptions(stack="x", yes=True, over_limit=True)
     with pytest.MonkeyPatch.context() as patch:
-        teardown = opened(world, patch, states=[engine.read()], dry_run=False, yes=True, over_limit=True)
-        for name, value in {
+        attributes = {
             "search_stacks": lambda *_, **__: engine.found(unread),
             "held_in": lambda *_: {kind: ["address"] for kind in NETWORKS if held and kind in engine.cloud},
             "delete_all": lambda _, chosen, *__, **___: engine.delete(chosen, stays=stays),
@@ -560,8 +544,8 @@ def test_a_state_loses_what_is_gone_and_keeps_what_google_has(
             "write_empty": engine.write_empty,
             "no_new_file": lambda _: nullcontext(),
             "back_up": lambda *_: "copy",
-        }.items():
-            patch.setattr(f"gemma_serving.scripts.teardown.removal.{name}", value)
+        }
+        teardown = opened(World(Case()), patch, options, states=[engine.read()], **attributes)
         teardown.run()
     is_unread = unread == "always"
     calls, left, marks = [], [*kinds], [protects or None] * len(kinds)
@@ -594,6 +578,47 @@ def test_a_state_loses_what_is_gone_and_keeps_what_google_has(
     assert ("was not changed" in " ".join(receipt.warnings)) is bool(is_unread and not leaked and left)
 
 
+@law
+@given(
+    exists=SOME,
+    unread=WHEN,
+    unstated=st.sampled_from([True, None]),
+    fails=FEW,
+    has_file=st.booleans(),
+    is_rejected=st.booleans(),
+)
+def test_a_truncated_state_becomes_empty_only_if_every_list_was_read_and_nothing_was_left(
+    *, exists, unread, unstated, fails, has_file, is_rejected
+):
+    """`unstated`: whether a user agrees to delete what no state names; None without a terminal."""
+    cut = StackState(stack="x", status="unreadable", detail="It is cut off.", is_cut_off=True)
+    emptied = []
+
+    def write_empty(stack, proof):
+        assert "stack x" in proof.claim
+        emptied.append(stack)
+        if is_rejected:
+            raise ScriptError("The engine rejects it.")
+
+    with pytest.MonkeyPatch.context() as patch:
+        attributes = {
+            "states.read": lambda _: cut,
+            "file_text": lambda _: "cut" if has_file else "",
+            "write_empty": write_empty,
+            "no_new_file": lambda _: nullcontext(),
+            "back_up": lambda _, before: f"copy of {before}",
+        }
+        world = World(Case(exists=exists, unread=unread, unstated=unstated, fails=fails))
+        teardown = opened(world, patch, TeardownOptions(stack="x", yes=True), states=[cut], **attributes)
+        teardown.run()
+    is_proven = unread != "always" and not teardown.leaked
+    assert emptied == ["x"] * is_proven
+    copy = " A copy is in copy of cut." if has_file else ""
+    said = f"The state of stack x was truncated. It is now empty.{copy}"
+    assert (said in teardown.warnings) is (is_proven and not is_rejected)
+    assert ("It is cut off." in teardown.warnings) is not is_proven
+
+
 def spent(stack, *, is_over, unknown=(), project="gemma-serving", idle_s=None):
     """Return the use of a stack that has the limit of a dollar."""
     return StackSpending(
@@ -622,13 +647,20 @@ STACKS = st.dictionaries(
 
 
 @law
-@given(STACKS, st.sampled_from([None, False, True]), st.booleans(), st.booleans(), st.booleans())
+@given(
+    stacks=STACKS,
+    foreign=st.sampled_from([None, False, True]),
+    is_unread=st.booleans(),
+    is_held=st.booleans(),
+    is_lost=st.booleans(),
+    as_json=YES,
+)
 def test_a_guard_takes_down_each_stack_that_still_exceeds_a_limit_and_nothing_else(
-    stacks, foreign, is_unread, is_held, is_lost
+    *, stacks, foreign, is_unread, is_held, is_lost, as_json
 ):
     """`foreign`: whether a stack of another project is over its limit. `is_lost`: a receipt cannot be written."""
     others = [FoundResource(kind="secret", name="o", command="", owner=Ownership(project="billing", stack="o"))]
-    printed, asked, down, saved = [], [], [], {}
+    printed, asked, down = [], [], []
 
     def search(_api, known, **_):
         names = [
@@ -636,14 +668,7 @@ def test_a_guard_takes_down_each_stack_that_still_exceeds_a_limit_and_nothing_el
         ]
         items = [replace(found("secret"), name=stack, owner=owner(stack)) for stack in names]
         items += [replace(found("network"), name="n", owner=owner("n"))] * (is_held and known.stack is None)
-        return Inventory(
-            asker=asker(known.stack),
-            found=items,
-            calls=(),
-            unknown=["unread"] * is_unread,
-            elapsed_s=0,
-            foreign=[] if foreign is None else others,
-        )
+        return inventory(items, unread=is_unread, stack=known.stack, foreign=[] if foreign is None else others)
 
     def spending(_api, items, _now):
         names = [item.name for item in items]
@@ -668,42 +693,41 @@ def test_a_guard_takes_down_each_stack_that_still_exceeds_a_limit_and_nothing_el
         teardown.done = True
 
     def write(receipt, _path):
-        saved[receipt.stack] = receipt
         if is_lost:
             raise ReceiptError("No place.", None)
         return Path(f"{receipt.stack}.json")
 
+    def inputs(options):
+        assert options.stack or options.all_stacks
+        return SearchedStacks(stack=options.stack, states=[], settings={}, projects=["p"], is_name_known=True)
+
     with pytest.MonkeyPatch.context() as patch:
-        opened(World(Case()), patch)
-        patch.setattr(removal, "search_stacks", search)
-        patch.setattr(
-            removal, "held_in", lambda *given: {item.name: ["address"] for item in given[-1] if item.name == "n"}
-        )
-        patch.setattr(removal, "spending", spending)
-        patch.setattr(removal, "connected", lambda _: None)
-        patch.setattr(removal, "print_text", printed.append)
-        patch.setattr(Teardown, "run", run)
-        patch.setattr(Receipt, "write", write)
-
-        def inputs(options):
-            assert options.stack or options.all_stacks
-            return SearchedStacks(stack=options.stack, states=[], settings={}, projects=["p"], is_name_known=True)
-
-        patch.setattr(removal, "read_inputs", inputs)
-        code = removal.guard(TeardownOptions(all_stacks=True, over_limit=True, yes=True, as_json=True))
-    document = json.loads(printed.pop())
+        attributes = {
+            "search_stacks": search,
+            "held_in": lambda *given: {item.name: ["address"] for item in given[-1] if item.name == "n"},
+            "spending": spending,
+            "connected": lambda _: None,
+            "print_text": printed.append,
+            "Teardown.run": run,
+            "Receipt.write": write,
+            "read_inputs": inputs,
+        }
+        opened(World(Case()), patch, **attributes)
+        code = removal.guard(TeardownOptions(all_stacks=True, over_limit=True, yes=True, as_json=as_json))
     over = [stack for stack, of in stacks.items() if of["is_over"]]
     assert down == [stack for stack in over if stacks[stack]["is_over_later"]]
-    assert not printed
     assert asked == [[*stacks], *([] if foreign is None else [["o"]]), *([stack] for stack in over)]
     stay = [stack for stack in down if stacks[stack]["stays"]]
     clean = not (stay or is_unread or (is_lost and down)) and all(of["is_read"] for of in stacks.values())
-    assert (document["clean"], document["unknown"], len(document["others"])) == (
-        clean,
-        ["unread"] * is_unread,
-        bool(foreign),
-    )
     assert code == (1 if not clean else 3 if foreign else 0)
+    if not as_json:
+        texts = [text.rpartition("\nReceipt: ")[2] for text in printed if "\nReceipt: " in text]
+        assert texts == ["above" if is_lost else f"{stack}.json" for stack in down]
+        assert len(printed) == len(texts) * (2 if is_lost else 1)
+        return
+    (document,) = map(json.loads, printed)
+    assert (document["clean"], document["unknown"]) == (clean, ["unread"] * is_unread)
+    assert len(document["others"]) == bool(foreign)
     assert [(one["stack"], one["receipt"]) for one in document["receipts"]] == [
         (stack, None if is_lost else f"{stack}.json") for stack in down
     ]
@@ -715,14 +739,28 @@ def test_a_guard_takes_down_each_stack_that_still_exceeds_a_limit_and_nothing_el
         assert one["idle_s"] == (of["idle_s"] and 8)
 
 
+def test_nothing_counts_as_destroyed_if_the_state_cannot_be_read_afterwards(monkeypatch):
+    state = Engine(["secret"], "tpu", protects=False, pends=False, fails=[], is_rejected=False).read()
+    attributes = {
+        "states.read": lambda _: StackState(stack="x", status="unreadable", detail="No."),
+        "engine_run.destroy": lambda *_, **__: None,
+        "no_new_file": lambda _: nullcontext(),
+    }
+    options = TeardownOptions(stack="x", yes=True, over_limit=True)
+    teardown = opened(World(Case()), monkeypatch, options, states=[state], **attributes)
+    teardown.run()
+    assert (teardown.receipt().destroyed, teardown.warnings) == (0, ["No."])
+
+
 @pytest.mark.parametrize("found", [[], [StackLock(place="p", user="u", host="h", pid=1, since="s")]])
 def test_the_lock_that_the_engine_names_is_asked_about(monkeypatch, found):
     asked, nameless = [], [StackLock(place="", user="", host="", pid=0, since="")]
-    teardown = opened(World(Case()), monkeypatch)
-    monkeypatch.setattr(removal, "past_locks", lambda _, end: end(found))
-    monkeypatch.setattr(removal.runner, "query", lambda words: asked.append(words[0]))
-    monkeypatch.setattr(Teardown, "_remove_locks", lambda _, stack, held: asked.append((stack, held)))
-    assert teardown._past_locks("x", lambda: None)
+    attributes = {
+        "past_locks": lambda _, end: end(found),
+        "runner.query": lambda words: asked.append(words[0]),
+        "Teardown._remove_locks": lambda _, stack, held: asked.append((stack, held)),
+    }
+    assert opened(World(Case()), monkeypatch, **attributes)._past_locks("x", lambda: None)
     assert asked == [("x", found or nameless), "cancel"]
 
 
@@ -730,8 +768,7 @@ def test_a_list_of_addresses_that_cannot_be_read_is_named_once(monkeypatch):
     def denied(*_):
         raise ScriptError("denied.")
 
-    teardown = opened(World(Case()), monkeypatch)
-    monkeypatch.setattr(removal, "held_in", denied)
+    teardown = opened(World(Case()), monkeypatch, held_in=denied)
     for _ in range(2):
         teardown.search()
     assert teardown.warnings == ["Could not check whether Google holds the network: denied."]

@@ -5,13 +5,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from gemma_serving.cloud.deletion import DeletedResource
 from gemma_serving.cloud.kinds import GRANT, INSTANCE, NODE, QUEUED, SERVICE, order_of
 from gemma_serving.cloud.spending import StackSpending
 from gemma_serving.contracts.labels import NO_LIMITS
 from gemma_serving.contracts.proof import Asker
 from gemma_serving.contracts.search_results import FoundResource, Inventory
 from gemma_serving.scripts.teardown.output import text_of
-from gemma_serving.scripts.teardown.receipt import Receipt
+from gemma_serving.scripts.teardown.receipt import Receipt, RetainedBucket
 from tests.cloud.populated import owner
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
@@ -112,3 +113,16 @@ def test_a_grant_that_google_renames_when_its_account_is_deleted_counts_once():
     whole = replace(receipt_of([]), searches=searches, dry_run=False)
     assert "deleted 0 resources and 1 IAM grant from Google Cloud in" in text_of(whole)
     assert "deleted nothing in" in text_of(replace(whole, searches=searches[:2]))
+
+
+def test_what_a_teardown_leaves_is_named_with_its_command():
+    failed = DeletedResource(resource=found("router"), outcome="failed", detail="denied", elapsed_s=1, timed_out=False)
+    bucket = RetainedBucket(resource=found("bucket"), size_gib=1)
+    whole = replace(receipt_of([found("secret")]), dry_run=False, deletions=[failed], retained=[bucket], state=[{}])
+    text = text_of(whole)
+    assert "Leaked: secret projects/p/global/gemma-tpu-v6e1. To delete it, run:\n  gcloud\n" in text
+    assert "Not deleted: router projects/p/global/gemma-tpu-v6e1: denied" in text
+    assert "To delete it, run:\n  gcloud" in text.partition("Retained: bucket ")[2].partition("Still")[0]
+    assert "Still in the state: 1 resource. Fix the cause, then run `gemma teardown tpu-v6e1` again." in text
+    assert "No leaked" not in text
+    assert "No leaked resources except the retained ones below: " in text_of(replace(whole, leaked=(), state=()))

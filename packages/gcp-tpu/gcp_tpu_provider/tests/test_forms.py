@@ -2,12 +2,20 @@
 
 from collections.abc import Mapping
 from copy import deepcopy
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from hypothesis import given as given_by
+from hypothesis import settings
+from hypothesis import strategies as st
 
+from gcp_tpu_provider.capacity import fitting_form, form_to_continue
+from gcp_tpu_provider.forms import Form
 from gcp_tpu_provider.tests.cloud import FakeTpu
+from gcp_tpu_provider.tests.conftest import examples
 from gcp_tpu_provider.tests.harness import Aborted, FakeEngine, wanted
+from gcp_tpu_provider.tpu_api import PROVISIONING_MODELS
 from gcp_tpu_provider.transport import Pacing
 
 A, B = "us-east5-a", "us-east5-b"
@@ -30,6 +38,47 @@ def engine_of(scripts: Mapping[str, tuple[str, ...]]) -> tuple[FakeEngine, FakeT
 def requested(cloud: FakeTpu) -> list[tuple[str, str]]:
     """Return zone and model of each request that was accepted, in order."""
     return [(call["zone"], call["model"]) for call in cloud.requests]
+
+
+@settings(max_examples=examples(test=100, part=300, night=3000))
+@given_by(
+    order=st.lists(st.sampled_from(ALL), min_size=1, max_size=3, unique=True),
+    model=st.sampled_from(ALL),
+    zone=st.sampled_from([A, B]),
+    state=st.sampled_from(["WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE"]),
+    run_s=st.sampled_from([None, 3600, 7200]),
+    version=st.sampled_from(["a", "a", "b"]),
+    is_order=st.booleans(),
+)
+def test_a_request_keeps_its_form_while_the_order_has_it_and_granted_capacity_keeps_it_always(
+    *, order: list[str], model: str, zone: str, state: str, run_s: int | None, version: str, is_order: bool
+):
+    """All forms have the zone A, and only flex-start has a run duration."""
+    inputs = {"acceleratorType": "v6e-1", "runtimeVersion": "a", **({"forms": []} if is_order else {})}
+    desired = SimpleNamespace(
+        inputs=inputs,
+        forms=[Form(one, None, (A,)) for one in order],
+        request_inputs=lambda form: {"maxRunDurationS": 3600} if form.model == "flex-start" else {},
+    )
+    found = SimpleNamespace(
+        provisioning_model=PROVISIONING_MODELS[model],
+        zone=zone,
+        state=state,
+        max_run_duration_s=run_s,
+        config={**inputs, "runtimeVersion": version},
+    )
+    fits = model in order and version == "a" and run_s == (3600 if model == "flex-start" else None)
+    form = fitting_form(cast("Any", desired), cast("Any", found))
+    assert (form and form.model) == (model if fits else None)
+    kept = model if model in order else None
+    if not is_order:
+        kept = order[0]
+    elif state != "WAITING_FOR_RESOURCES":
+        kept = kept or order[0]
+    elif zone != A:
+        kept = None
+    form = form_to_continue(cast("Any", desired), cast("Any", found))
+    assert (form and form.model) == kept
 
 
 def test_every_zone_is_tried_for_one_form_before_the_next():
