@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from loadtest.__main__ import main
-from loadtest.tests.test_sweep_runs import STALL_LIMIT_S, bench, only
+from loadtest.tests.test_sweep_runs import bench, only
 from loadtest.traffic.points import Sweep
 
 SWEEP = Sweep(
@@ -77,42 +77,6 @@ def test_every_figure_is_the_servers_with_a_tail_of_special_tokens(calm, tmp_pat
     assert result["median_tpot_ms"] > 0.5 * truth_of(rows)["median_tpot_ms"]
 
 
-@pytest.mark.parametrize(
-    ("fault", "error"),
-    [
-        ({"kind": "status", "status": 429}, "http_429"),
-        ({"kind": "reset", "after_tokens": 3}, "reset"),
-        ({"kind": "close", "after_tokens": 3}, "closed"),
-        ({"kind": "finish", "reason": "abort"}, "abort"),
-        ({"kind": "html"}, "html"),
-        ({"kind": "gzip"}, "compressed"),
-        ({"kind": "json"}, "no_stream"),
-        pytest.param({"kind": "stall", "after_tokens": 3}, "stall", marks=pytest.mark.long),
-        pytest.param({"kind": "hang"}, "stall", marks=pytest.mark.long),
-    ],
-    ids=lambda value: value["kind"] if isinstance(value, dict) else value,
-)
-def test_failures_of_a_kind_leave_the_figures_of_the_others_true(calm, tmp_path, fault, error):
-    every, limit_s = (12, STALL_LIMIT_S) if error == "stall" else (4, 120.0)
-    calm.control({**fault, "every": every, "tail": 12})
-    result, rows = measured(calm, tmp_path, max_failed=0.5, stall_timeout_s=limit_s)
-    assert result["errors_by_kind"] == {error: 24 // every}
-    assert NAMED.get(error, "") in result["error_examples"][error]
-    assert (result["completed"], result["failed"]) == (24 - 24 // every, 24 // every)
-    assert len(result["ttfts"]) == len(result["e2els"]) == result["completed"]
-    assert_true_or_invalid(calm, result, rows)
-    if error == "stall":
-        assert result["duration"] >= STALL_LIMIT_S
-        assert result["p99_e2el_ms"] < STALL_LIMIT_S * 1000
-
-
-NAMED = {
-    "abort": "the server finished the response with finish_reason abort",
-    "html": "an HTML page (text/html; charset=utf-8)",
-    "compressed": "content-encoding gzip",
-    "no_stream": "content-type application/json, not text/event-stream",
-}
-"""Messages of failures that a user meets behind a proxy, by kind."""
 ANSWERS = {
     "an error of the old form": ({"kind": "old_error"}, {"error_event": 2}, None),
     "an event named error": ({"kind": "named_error"}, {"error_event": 2}, None),

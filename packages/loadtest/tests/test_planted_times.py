@@ -116,6 +116,13 @@ KINDS = [
     ("stall", "stall"),
     ("slow", "timeout"),
 ]
+NAMED = {
+    "abort": "the server finished the response with finish_reason abort",
+    "html": "an HTML page (text/html; charset=utf-8)",
+    "compressed": "content-encoding gzip",
+    "no_stream": "content-type application/json, not text/event-stream",
+}
+"""Messages of failures that a user meets behind a proxy, by kind."""
 SLOW = {"slow": {"tokens": 12, "tpot_s": 9.0}}
 """A token every 9 s stalls for no 10 s, and is not complete within 60 s."""
 
@@ -127,7 +134,9 @@ def test_failures_of_every_kind_count_in_the_duration_and_in_no_other_figure(mon
 
     result, log = run_load(monkeypatch, share_of(), scripts)
     figures = assert_true(result, log)
-    assert error_figures(result.records)["errors_by_kind"] == {error: 6}
+    failures = error_figures(result.records)
+    assert failures["errors_by_kind"] == {error: 6}
+    assert NAMED.get(error, "") in failures["error_examples"][error]
     assert (figures["completed"], figures["failed"]) == (18, 6)
     assert failure_reason(figures, 0.01) == "6 of 24 requests failed (25.0%), more than --max-failed 0.01"
     assert failure_reason(figures, 0.25) is None

@@ -200,3 +200,10 @@ def test_a_server_that_counted_other_requests_is_not_compared():
     reasons, notes = server_reasons(records, load_figures(records, None), server_side(records, count=0.5, ttft=9.0))
     assert reasons == []
     assert "the server's metrics count 8 requests, but this point has 16" in notes[0]
+
+
+def test_the_pace_of_a_point_with_a_failure_is_not_compared():
+    records = waves(4, 4)
+    broken = [replace(records[0], error="closed"), *records[1:]]
+    reasons, _ = server_reasons(broken, load_figures(broken, None), server_side(records, decode=1.5))
+    assert not any("time per output token" in reason for reason in reasons), reasons

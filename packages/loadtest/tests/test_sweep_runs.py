@@ -57,8 +57,6 @@ class Quiet:
 
 MANY = (24, 25)
 """Users of the points in which the server is lost: each meets one failure, after which none pauses before the client gives up."""
-STALL_LIMIT_S = 6.0
-"""Of the tests in which a stream stalls: longer than a busy machine pauses."""
 
 
 def bench(url, out, sweep=SWEEP, reporter=None, endpoint=None, *, run=asyncio.run, recovery_limit_s=30.0, **options):

@@ -16,12 +16,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import gzip
 import heapq
 import json
 import os
 import socket
-import struct
 import sys
 from typing import Any
 
@@ -208,23 +206,16 @@ class Stream:
         self.end(completed=True)
 
     def misbehave(self) -> bool:
-        """Act out the fault; True where the stream is over or stalls by it."""
+        """Act out the fault; True where the stream stalls by it."""
         kind = self.fault.get("kind")
         if kind in SHAPES:
             return False
         if kind in EVENTS:
             self.connection.write(EVENTS[kind])
-        elif kind == "reset":
-            self.connection.reset()
-        elif kind == "close":
-            self.connection.close()
         elif kind == "exit":
             os._exit(3)
         elif kind == "endless":
             return True  # the stream stays open, and nothing more comes
-        if kind in {"reset", "close", "stall"}:
-            self.end(completed=False)
-            return True
         self.fault = {}
         return False
 
@@ -268,16 +259,6 @@ class Connection(asyncio.BufferedProtocol):
         if not self.closed:
             self.transport.write(data)
 
-    def close(self) -> None:
-        self.closed = True
-        self.transport.close()
-
-    def reset(self) -> None:
-        sock = self.transport.get_extra_info("socket")
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.closed = True
-        self.transport.abort()
-
     def get_buffer(self, sizehint: int) -> memoryview:
         del sizehint
         return BUFFER
@@ -302,11 +283,11 @@ class Connection(asyncio.BufferedProtocol):
             method, path, _ = head.split("\r\n", 1)[0].split(" ", 2)
             self.route(method, path, headers, body)
 
-    def answer(self, status: int, body: object, content_type: str = "application/json", more: str = "") -> None:
+    def answer(self, status: int, body: object, content_type: str = "application/json") -> None:
         raw = body.encode() if isinstance(body, str) else body if isinstance(body, bytes) else json.dumps(body).encode()
         self.write(
-            b"HTTP/1.1 %d X\r\ncontent-type: %b\r\n%bx-simulated: timed\r\ncontent-length: %d\r\n\r\n%b"
-            % (status, content_type.encode(), more.encode(), len(raw), raw)
+            b"HTTP/1.1 %d X\r\ncontent-type: %b\r\nx-simulated: timed\r\ncontent-length: %d\r\n\r\n%b"
+            % (status, content_type.encode(), len(raw), raw)
         )
 
     def refuse(self, status: int, message: str) -> None:
@@ -397,13 +378,6 @@ class Connection(asyncio.BufferedProtocol):
         kind = fault.get("kind")
         if kind == "status":
             self.refuse(int(fault["status"]), "injected")
-        elif kind == "html":
-            self.answer(200, "<!doctype html><title>Sign in</title>", "text/html; charset=utf-8")
-        elif kind == "gzip":
-            packed = gzip.compress(b"data: {}\n\n")
-            self.answer(200, packed, "text/event-stream", "content-encoding: gzip\r\n")
-        elif kind == "json":
-            self.answer(200, {"choices": [{"message": {"content": "all at once"}}]})
         elif kind == "hang":
             pass  # the connection stays open, and nothing comes
         else:

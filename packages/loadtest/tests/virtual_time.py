@@ -148,7 +148,7 @@ class Transport(asyncio.Transport):
             )
             return
         if kind in {"html", "json", "gzip"}:
-            types = {"html": b"text/html", "json": b"application/json", "gzip": b"text/event-stream"}
+            types = {"html": b"text/html; charset=utf-8", "json": b"application/json", "gzip": b"text/event-stream"}
             more = b"content-encoding: gzip\r\n" if kind == "gzip" else b""
             self.later(0.1, self.send, OPENING % (types[kind], more) + raw_event(b"<html>") + b"0\r\n\r\n")
             return

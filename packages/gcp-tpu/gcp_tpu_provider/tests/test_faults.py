@@ -1,10 +1,8 @@
 """Partial creations, lost answers, strangers, interruptions: whatever happens, the id is in the state or nothing of ours exists."""
 
 import asyncio
-import itertools
 from contextlib import suppress
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from pulumi.runtime.proto import provider_pb2
@@ -12,7 +10,6 @@ from pulumi.runtime.proto import provider_pb2
 from gcp_tpu_provider import wire
 from gcp_tpu_provider.desired_state import DesiredState, urn_hash
 from gcp_tpu_provider.errors import GoogleError
-from gcp_tpu_provider.operation import ResourceOperation
 from gcp_tpu_provider.tests.cloud import FakeTpu
 from gcp_tpu_provider.tests.harness import Aborted, Context, FakeEngine, wanted
 
@@ -71,12 +68,6 @@ class TestInterruption:
         assert engine.up(wanted()) == "update"
         assert engine.detailed == {"state": "UPDATE"}
         assert engine.outputs["state"] == "ACTIVE"
-
-    def test_ctrl_c_before_anything_was_asked_for_leaves_no_state(self, engine: FakeEngine, cloud: FakeTpu):
-        ended = up_and_cancel(engine, cloud, wanted(), "GET", times=1)
-        assert ended.partial is None
-        assert engine.state is None
-        assert cloud.queued == {}
 
     def test_when_the_other_zones_fail_too_the_next_up_starts_over(self, engine: FakeEngine, cloud: FakeTpu):
         cloud.scripts["us-east5-a"] = WAITING
@@ -149,20 +140,6 @@ class TestLostAnswers:
         assert list(cloud.queued) == ONLY_A
         assert len(cloud.made("POST")) <= (2 if hidden_s else 1)
 
-    def test_a_request_that_never_shows_is_kept_in_the_state_and_asked_for_again(
-        self, engine: FakeEngine, cloud: FakeTpu
-    ):
-        """Nobody can tell a request that was dropped from one that takes effect after minutes, so no other zone is asked."""
-        cloud.faults.append(("POST", "dropped"))
-        with pytest.raises(
-            Aborted, match=r"the request may still take effect\. It is kept in the state\. Run `pulumi up`"
-        ) as ended:
-            engine.up(wanted())
-        assert ended.value.partial
-        assert engine.outputs["triedZones"] == ["us-east5-a"]
-        assert engine.up(wanted()) == "update"
-        assert list(cloud.queued) == ONLY_A
-
     @pytest.mark.parametrize("refreshes", [True, False])
     @pytest.mark.parametrize("hidden_s", [0.01, 0.12])
     def test_a_lost_answer_that_shows_late_is_deleted_by_destroy_and_kept_by_a_refresh(
@@ -218,14 +195,6 @@ class TestStrangers:
         engine.refresh()
         assert engine.state is None
 
-    def test_foreign_ones_in_other_zones_are_left_alone(self, engine: FakeEngine, cloud: FakeTpu):
-        cloud.zones = ("europe-west4-a", "us-east5-a")
-        cloud.add_stranger("europe-west4-a", "serve", ANOTHER)
-        engine.up(wanted())
-        engine.destroy()
-        assert list(cloud.queued) == [cloud.name("europe-west4-a")]
-        assert cloud.made("DELETE v2alpha1/" + cloud.name("europe-west4-a")) == []
-
 
 def leave(cloud: FakeTpu, zone: str, *script: str) -> None:
     """Make what a killed run would have made, without a state."""
@@ -238,38 +207,6 @@ def leave(cloud: FakeTpu, zone: str, *script: str) -> None:
 
 class TestLeftovers:
     """Requests of killed runs, also in zones that the settings no longer name."""
-
-    @pytest.mark.parametrize(
-        ("left", "changes", "kept"),
-        [
-            pytest.param({"europe-west4-a": WAITING}, {}, "us-east5-a", id="waiting in a zone that is not listed"),
-            pytest.param({"us-east5-a": WAITING, "us-east5-b": ("ACTIVE",)}, {}, "us-east5-b", id="only one serves"),
-            pytest.param({"us-east5-a": ("ACTIVE",), "us-east5-b": ("ACTIVE",)}, {}, "us-east5-a", id="two serve"),
-            pytest.param({"us-east5-b": (*WAITING, "ACTIVE")}, {}, "us-east5-b", id="in the second zone"),
-            pytest.param({"us-east5-a": ("SUSPENDED",)}, {}, "us-east5-a", id="dead"),
-            pytest.param(
-                {"europe-west4-a": ("ACTIVE",)},
-                {"allowReplaceActive": True},
-                "us-east5-a",
-                id="serves in a zone that is not listed, with permission",
-            ),
-        ],
-    )
-    def test_one_is_used_or_requested_and_all_others_are_deleted(
-        self,
-        engine: FakeEngine,
-        cloud: FakeTpu,
-        left: dict[str, tuple[str, ...]],
-        changes: dict[str, Any],
-        kept: str,
-    ):
-        cloud.zones = ("asia-northeast1-b", "europe-west4-a", "us-east5-a", "us-east5-b")
-        for zone, script in left.items():
-            leave(cloud, zone, *script)
-            cloud.scripts.clear()
-        engine.up(wanted(**changes))
-        assert list(cloud.queued) == [cloud.name(kept)]
-        assert cloud.queued[cloud.name(kept)].state == "ACTIVE"
 
     def test_running_capacity_in_a_dropped_zone_is_not_given_up_without_permission(
         self, engine: FakeEngine, cloud: FakeTpu
@@ -316,15 +253,6 @@ class TestLeftovers:
         engine.destroy()
         assert cloud.queued == {}
 
-    def test_a_deletion_finds_what_a_killed_run_left_in_a_zone_that_no_state_names(
-        self, engine: FakeEngine, cloud: FakeTpu
-    ):
-        engine.up(wanted(zones=["us-east5-b"]))
-        assert engine.outputs["triedZones"] == ["us-east5-b"]
-        leave(cloud, "us-east5-a", *WAITING)
-        engine.destroy()
-        assert cloud.queued == {}
-
     def test_capacity_that_is_there_is_kept_when_the_total_wait_is_over(self, engine: FakeEngine, cloud: FakeTpu):
         cloud.scripts["us-east5-a"] = WAITING
         with pytest.raises(Aborted):
@@ -348,13 +276,3 @@ class TestLeftovers:
         FakeEngine(cloud).up(wanted(metadata={"startup-script": "old", "gone": "1"}))
         engine.up(wanted())
         assert cloud.nodes[cloud.node_name("us-east5-a")]["metadata"] == {"startup-script": "#!/bin/sh\n"}
-
-
-def test_a_resource_without_label_and_creation_time_is_nobodys() -> None:
-    """Two missing creation times do not match."""
-    operation, times = cast("Any", SimpleNamespace(owns=lambda _: False)), ("", "2026-11-01T00:00:00Z")
-    for found, recorded in itertools.product(times, times):
-        resource = cast("Any", SimpleNamespace(name="projects/p/x", create_time=found))
-        record = cast("Any", SimpleNamespace(observed={"createTime": recorded}))
-        own = ResourceOperation.own(operation, resource, record)
-        assert (own is not None) == (found == recorded != ""), (found, recorded)

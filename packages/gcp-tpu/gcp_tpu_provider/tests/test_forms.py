@@ -81,32 +81,6 @@ def test_a_request_keeps_its_form_while_the_order_has_it_and_granted_capacity_ke
     assert (form and form.model) == kept
 
 
-def test_every_zone_is_tried_for_one_form_before_the_next():
-    engine, cloud = engine_of({f"{zone} {model}": OUT_OF_STOCK for zone in (A, B) for model in ("FLEX_START", "SPOT")})
-    assert engine.up(ordered(*ALL)) == "create"
-    assert requested(cloud) == [
-        (A, "FLEX_START"),
-        (B, "FLEX_START"),
-        (A, "SPOT"),
-        (B, "SPOT"),
-        (A, "STANDARD"),
-    ]
-    assert engine.outputs["provisioningModelInUse"] == "standard"
-    assert [item.name for item in cloud.queued.values()] == [cloud.name(A)]
-    assert engine.preview(ordered(*ALL)) == "same"
-
-
-def test_only_flex_start_has_a_run_duration():
-    engine, cloud = engine_of({f"{zone} FLEX_START": OUT_OF_STOCK for zone in (A, B)})
-    engine.up(ordered(*ALL))
-    assert "runDuration" not in cloud.queued[cloud.name(A)].body
-    for model in ("spot", "standard"):
-        alone, cloud = engine_of({})
-        alone.up(wanted(provisioningModel=model))
-        assert "runDuration" not in cloud.queued[cloud.name(A)].body
-        assert alone.preview(wanted(provisioningModel=model)) == "same"
-
-
 def test_a_form_waits_as_long_as_it_says_in_all_its_zones_together():
     engine, cloud = engine_of({f"{zone} FLEX_START": DRY for zone in (A, B)})
     engine.up(ordered({"provisioningModel": "flex-start", "waitS": 900}, "standard"))
@@ -160,20 +134,6 @@ def test_a_word_for_another_word_still_replaces():
     engine.up(wanted())
     with pytest.raises(Aborted, match="replaces"):
         engine.up(wanted(provisioningModel="standard", maxRunDurationS=None))
-
-
-def test_an_interrupted_wait_continues_with_its_form_and_then_with_the_later_ones():
-    engine, cloud = engine_of({**{f"{zone} FLEX_START": OUT_OF_STOCK for zone in (A, B)}, f"{A} SPOT": DRY})
-    inputs = ordered("flex-start", "spot", "standard")
-    with pytest.raises(Aborted):
-        engine.up(inputs, timeout_s=300)
-    assert engine.outputs["provisioningModelInUse"] == "spot"
-    cloud.scripts[f"{B} SPOT"] = OUT_OF_STOCK
-    cloud.requests.clear()
-    engine.up(inputs)
-    assert requested(cloud) == [(B, "SPOT"), (A, "STANDARD")], (
-        "the spot request in the first zone is adopted, then refused"
-    )
 
 
 def test_only_the_first_form_starts_in_the_zone_of_a_lost_answer():

@@ -114,14 +114,6 @@ class TestCreate:
         assert engine.preview(wanted()) == "create"
         assert cloud.calls == []
 
-    def test_what_is_waited_for_can_change_and_the_next_up_waits_for_the_rest(self, engine: FakeEngine, cloud: FakeTpu):
-        cloud.boots = boots
-        engine.up(serving(waitFor="active"))
-        assert "phase" not in engine.outputs
-        assert engine.preview(serving(waitFor="active")) == "same"
-        assert engine.up(serving()) == "update"
-        assert engine.outputs["phase"] == "ready"
-
     def test_another_manager_gives_the_owner_label_another_name(self, engine: FakeEngine, cloud: FakeTpu):
         engine.up(wanted(labels={"team": "ml"}))
         assert cloud.nodes[cloud.node_name("us-east5-a")]["labels"] == {"team": "ml", "pulumi-urn": urn_hash(URN)}
@@ -342,15 +334,6 @@ class TestRollBack:
         assert "Stack outputs that are listed with a minus are kept" in self.message
         assert any("pulling image, previous server still serving" in line for line in rolled_back.lines)
 
-    def test_the_state_and_a_refresh_say_both_and_the_preview_shows_an_update(self, rolled_back: FakeEngine):
-        for _ in range(2):
-            assert rolled_back.state
-            outputs = rolled_back.state.outputs
-            assert (outputs["phase"], outputs["documentHash"]) == ("failed", sha("bad"))
-            assert outputs["servingHash"] == sha(DOCUMENT)
-            assert rolled_back.preview(serving("bad")) == "update"
-            rolled_back.refresh()
-
     def test_the_same_document_again_fails_again_at_once_and_changes_nothing(
         self, rolled_back: FakeEngine, cloud: FakeTpu
     ):
@@ -358,13 +341,6 @@ class TestRollBack:
         with pytest.raises(Aborted, match="does not retry the same document"):
             rolled_back.up(serving("bad"))
         assert len(cloud.made("PATCH")) == patched
-
-    @pytest.mark.parametrize("document", [DOCUMENT, "fixed"])
-    def test_a_mended_or_undone_document_is_served(self, rolled_back: FakeEngine, document: str):
-        assert rolled_back.up(serving(document)) == "update"
-        assert rolled_back.state
-        assert rolled_back.state.outputs["servingHash"] == sha(document)
-        assert rolled_back.up(serving(document)) == "same"
 
     def test_a_failure_from_before_a_change_of_its_limits_is_not_taken_for_the_new_attempt(
         self, rolled_back: FakeEngine, cloud: FakeTpu
@@ -393,18 +369,6 @@ class TestTheEndOfTheRun:
         assert node["metadata"]["ends-at"] == engine.outputs["deadline"]
         engine.refresh()
         assert engine.up(given) == "same"
-
-    def test_is_judged_by_googles_clock_and_not_by_this_machines(
-        self, engine: FakeEngine, cloud: FakeTpu, monkeypatch: pytest.MonkeyPatch
-    ):
-        cloud.boots = boots
-        engine.up(serving())
-        before = len(cloud.calls)
-        right, ahead = timedelta(), timedelta(days=3)
-        monkeypatch.setattr(cloud, "now", lambda: cloud.clock + (ahead if len(cloud.calls) == before else right))
-        assert engine.preview(serving()) == "same"
-        assert len(cloud.calls) > before
-        assert [warning for warning in engine.warnings if "expired" in warning] == []
 
     @pytest.mark.parametrize(
         ("left", "run_s", "words"),
@@ -495,15 +459,6 @@ class TestReplacement:
         engine.destroy()
         assert cloud.queued == {}
 
-    def test_an_older_entry_that_an_interrupted_replacement_left_does_not_delete_what_serves(
-        self, engine: FakeEngine, cloud: FakeTpu
-    ):
-        engine.up(wanted())
-        older = engine.state
-        assert engine.up(wanted()) == "same"
-        engine.delete_older(older)
-        assert cloud.made("DELETE") == []
-
     def test_a_waiting_one_is_replaced_without_asking(self, engine: FakeEngine, cloud: FakeTpu):
         cloud.scripts["us-east5-a"] = ("ACCEPTED",)
         engine.up(wanted(waitFor="accepted"))
@@ -529,14 +484,6 @@ class TestRefresh:
             getattr(engine, operation)()
         assert engine.state is before
         assert list(cloud.queued) == [cloud.name("us-east5-a")]
-
-    def test_an_undisturbed_resource_shows_no_drift(self, engine: FakeEngine, cloud: FakeTpu):
-        cloud.boots = boots
-        engine.up(serving())
-        before = engine.outputs
-        engine.refresh()
-        assert engine.outputs == before
-        assert engine.up(serving()) == "same"
 
     @pytest.mark.parametrize(
         ("changed", "detailed"),
@@ -578,28 +525,6 @@ class TestImport:
         cloud.queued[name].body["tpu"]["nodeSpec"][0]["node"]["labels"].pop("gemma-serving-urn")
         cloud.nodes[cloud.node_name("us-east5-a")]["labels"].pop("gemma-serving-urn")
         return name
-
-    def test_an_import_by_full_name_reconstructs_the_inputs(self, engine: FakeEngine, cloud: FakeTpu):
-        state = engine.import_(self.foreign(cloud))
-        assert state
-        assert state.id == "projects/my-project/queuedResources/serve"
-        assert state.inputs == {
-            "project": "my-project",
-            "zone": "us-east5-a",
-            "queuedResourceId": "serve",
-            "nodeId": "serve-node",
-            "acceleratorType": "v6e-4",
-            "runtimeVersion": "v2-alpha-tpuv6e",
-            "provisioningModel": "flex-start",
-            "maxRunDurationS": 14400,
-            "network": "net",
-            "enableExternalIps": False,
-            "serviceAccount": {"email": "a@b.c", "scopes": ["https://www.googleapis.com/auth/cloud-platform"]},
-            "description": "x",
-            "labels": {"managed-by": "gemma-serving", "gemma-serving-stack": "dev"},
-            "tags": ["serve"],
-            "metadata": {"startup-script": "#!/bin/sh\n"},
-        }
 
     @pytest.mark.parametrize(("reported", "imported"), [("200", 200), ("100", None)])
     def test_an_import_takes_the_boot_disk_unless_it_is_googles_default(
@@ -753,17 +678,3 @@ class TestAStateOfAFormerVersion:
         with pytest.raises(Aborted, match=re.escape(sentence)):
             renewing.up(wanted(tags=["other"]))
         assert (renewing.state, len(cloud.calls)) == (before, calls)
-
-    def test_a_state_after_a_renewal_is_changed_in_place_replaced_at_the_end_of_the_run_and_destroyed(
-        self, renewing: FakeEngine, cloud: FakeTpu
-    ):
-        cloud.drop(cloud.queued[self.FIRST])
-        renewing.refresh()
-        assert renewing.up(wanted(tags=["other"])) == "update"
-        assert (renewing.outputs["name"], list(cloud.queued)) == (self.SECOND, [self.SECOND])
-        cloud.pass_time(5)
-        renewing.refresh()
-        assert renewing.up(wanted()) == "replace"
-        assert list(cloud.queued) == [self.FIRST]
-        renewing.destroy()
-        assert cloud.queued == {}

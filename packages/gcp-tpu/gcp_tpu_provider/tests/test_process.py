@@ -1,28 +1,25 @@
 """The plugin as the engine starts it: a process that prints its port, speaks gRPC, and ends quietly."""
 
+import asyncio
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from concurrent import futures
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
-import requests
 from google.protobuf import empty_pb2
-from google.rpc import status_pb2
-from pulumi.runtime.proto import engine_pb2, engine_pb2_grpc, plugin_pb2, provider_pb2, provider_pb2_grpc
+from pulumi.runtime.proto import engine_pb2, plugin_pb2, provider_pb2, provider_pb2_grpc
 
 from gcp_tpu_provider import TOKEN, VERSION, wire
+from gcp_tpu_provider.engine_log import EngineLog
 from gcp_tpu_provider.properties import inputs
-from gcp_tpu_provider.tests.google_bodies import google_body
 from gcp_tpu_provider.tests.harness import URN, wanted
 
 HOME = Path(__file__).parents[2]
@@ -45,19 +42,6 @@ def plugin(**environment: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
 
 def stub(port: int) -> Any:
     return provider_pb2_grpc.ResourceProviderStub(grpc.insecure_channel(f"127.0.0.1:{port}"))
-
-
-class EngineLog(engine_pb2_grpc.EngineServicer):
-    def __init__(self) -> None:
-        self.lines: list[engine_pb2.LogRequest] = []
-        self.waits = threading.Event()
-        """A line said that the first zone waits for capacity."""
-
-    def Log(self, request: engine_pb2.LogRequest, context: Any) -> empty_pb2.Empty:  # noqa: N802
-        self.lines.append(request)
-        if "us-east5-a WAITING" in request.message:
-            self.waits.set()
-        return empty_pb2.Empty()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -122,69 +106,17 @@ def test_a_start_loads_neither_the_sdk_nor_what_calls_google_and_knows_that_both
     assert "cannot import tenacity. Install the provider's requirements" in answers["tenacity"].stderr
 
 
-def test_the_engine_reads_a_partial_creation_and_its_progress_off_the_wire():
-    log = EngineLog()
-    engine = grpc.server(futures.ThreadPoolExecutor(2))
-    engine_pb2_grpc.add_EngineServicer_to_server(log, engine)
-    engine_port = engine.add_insecure_port("127.0.0.1:0")
-    engine.start()
-    cloud = subprocess.Popen([sys.executable, "-c", WAITING_CLOUD], stdout=subprocess.PIPE, text=True)
-    assert cloud.stdout
-    base = f"http://127.0.0.1:{cloud.stdout.readline().strip()}/"
-    try:
-        with plugin(CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU=base, GOOGLE_OAUTH_ACCESS_TOKEN="canary-token") as (_, port):
-            provider = stub(port)
-            provider.Handshake(
-                provider_pb2.ProviderHandshakeRequest(engine_address=f"127.0.0.1:{engine_port}"), timeout=60
-            )
-            checked = provider.Check(provider_pb2.CheckRequest(urn=URN, news=wire.write(wanted())), timeout=60)
-            creation = provider.Create.future(provider_pb2.CreateRequest(urn=URN, properties=checked.inputs))
-            creation.add_done_callback(lambda _: log.waits.set())
-            log.waits.wait()
-            assert not creation.done(), creation.exception()
-            provider.Cancel(empty_pb2.Empty(), timeout=60)
-            error = creation.exception(timeout=60)
-            assert error.code() == grpc.StatusCode.UNKNOWN
-            status = status_pb2.Status.FromString(dict(error.trailing_metadata())["grpc-status-details-bin"])
-            partial = provider_pb2.ErrorResourceInitFailed()
-            assert status.details[0].Unpack(partial)
-            assert partial.id == "projects/my-project/queuedResources/serve"
-            assert wire.read(partial.properties)["state"] == "WAITING_FOR_RESOURCES"
-            answer = requests.get(f"{base}v2alpha1/{partial.id}", timeout=60)
-            google_body("tpu.v2alpha1", "QueuedResource", answer.json())
-            assert partial.inputs == checked.inputs
-            assert "interrupted" in partial.reasons[0]
-    finally:
-        cloud.kill()
-        cloud.wait()
-        engine.stop(0)
-    assert all(line.ephemeral and line.urn == URN for line in log.lines)
-    assert "canary" not in str(log.lines)
+def test_a_line_of_progress_replaces_the_one_before_and_a_warning_stays():
+    sent: list[engine_pb2.LogRequest] = []
 
+    class Stub:
+        async def Log(self, line: engine_pb2.LogRequest, timeout: float) -> None:  # noqa: N802, ASYNC109 - as in gRPC
+            sent.append(line)
 
-WAITING_CLOUD = """
-import json
-from http.server import BaseHTTPRequestHandler, HTTPServer
-made = {}
-class Handler(BaseHTTPRequestHandler):
-    def do(self):
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        if self.command == "POST":
-            made.update(json.loads(body))
-        found = self.command == "POST" or made
-        waiting = {**made, "createTime": "2026-11-20T08:00:00Z", "state": {"state": "WAITING_FOR_RESOURCES"}}
-        answer = {"name": "o"} if self.command == "POST" else waiting if made else {}
-        text = json.dumps(answer).encode()
-        self.send_response(200 if found else 404)
-        self.send_header("Content-Length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text)
-    do_GET = do_POST = do
-    def log_message(self, *args): pass
-server = HTTPServer(("127.0.0.1", 0), Handler)
-print(server.server_port, flush=True)
-server.serve_forever()
-"""
+    row = EngineLog(_stub=Stub())
+    asyncio.run(row.show(URN, "waits"))
+    asyncio.run(row.warn(URN, "ends"))
+    assert [(line.urn, line.message, line.ephemeral) for line in sent] == [(URN, "waits", True), (URN, "ends", False)]
 
 
 def test_the_schema_describes_every_property_and_names_what_replaces():

@@ -182,6 +182,10 @@ class CheckFailedError(Exception):
         self.failures = failures
 
 
+def _olds(resource: Resource) -> dict[str, Any]:
+    return {"olds": to_struct(resource.state), "old_inputs": to_struct(resource.inputs)}
+
+
 class Engine:
     """The engine's side of one connection."""
 
@@ -195,6 +199,11 @@ class Engine:
     @staticmethod
     def urn(type_name: str, name: str) -> str:
         return f"urn:pulumi:dev::project::{type_name}::{name}"
+
+    def _known(self, resource: Resource) -> dict[str, str]:
+        """What each request about a resource says of it."""
+        urn = self.urn(resource.type, resource.name)
+        return {"id": resource.id, "urn": urn, "name": resource.name, "type": resource.type}
 
     async def check(
         self, type_name: str, name: str, news: dict[str, Any], olds: dict[str, Any] | None = None, **options: Any
@@ -212,14 +221,7 @@ class Engine:
     async def diff(self, resource: Resource, news: dict[str, Any], ignore_changes: Sequence[str] = ()) -> Any:
         return await self.stub.Diff(
             provider_pb2.DiffRequest(
-                id=resource.id,
-                urn=self.urn(resource.type, resource.name),
-                name=resource.name,
-                type=resource.type,
-                olds=to_struct(resource.state),
-                old_inputs=to_struct(resource.inputs),
-                news=to_struct(news),
-                ignoreChanges=list(ignore_changes),
+                **self._known(resource), **_olds(resource), news=to_struct(news), ignoreChanges=list(ignore_changes)
             )
         )
 
@@ -243,27 +245,14 @@ class Engine:
 
     async def update(self, resource: Resource, news: dict[str, Any], *, preview: bool = False) -> Resource:
         request = provider_pb2.UpdateRequest(
-            id=resource.id,
-            urn=self.urn(resource.type, resource.name),
-            name=resource.name,
-            type=resource.type,
-            olds=to_struct(resource.state),
-            old_inputs=to_struct(resource.inputs),
-            news=to_struct(news),
-            preview=preview,
+            **self._known(resource), **_olds(resource), news=to_struct(news), preview=preview
         )
         response = await _rich(self.stub.Update(request))
         return Resource(resource.type, resource.name, resource.id, news, from_struct(response.properties))
 
     async def read(self, resource: Resource) -> Resource | None:
-        request = provider_pb2.ReadRequest(
-            id=resource.id,
-            urn=self.urn(resource.type, resource.name),
-            name=resource.name,
-            type=resource.type,
-            properties=to_struct(resource.state),
-            inputs=to_struct(resource.inputs),
-        )
+        state, inputs = to_struct(resource.state), to_struct(resource.inputs)
+        request = provider_pb2.ReadRequest(**self._known(resource), properties=state, inputs=inputs)
         response = await self.stub.Read(request)
         if not response.id:
             return None
@@ -272,14 +261,8 @@ class Engine:
         )
 
     async def delete(self, resource: Resource) -> None:
-        request = provider_pb2.DeleteRequest(
-            id=resource.id,
-            urn=self.urn(resource.type, resource.name),
-            name=resource.name,
-            type=resource.type,
-            properties=to_struct(resource.state),
-        )
-        await self.stub.Delete(request)
+        state = to_struct(resource.state)
+        await self.stub.Delete(provider_pb2.DeleteRequest(**self._known(resource), properties=state))
 
 
 def provider_pb2_attach() -> Any:

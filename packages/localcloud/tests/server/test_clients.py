@@ -1,9 +1,7 @@
 """Google's own clients, unmodified but for the endpoint, work against the local cloud."""
 
 import io
-import json
 import os
-from pathlib import Path
 
 import google.auth
 import google.auth.transport.requests
@@ -15,10 +13,8 @@ from google.iam.v1 import policy_pb2
 from google.oauth2 import credentials as oauth2_credentials
 from google.oauth2 import id_token
 from googleapiclient import discovery
-from googleapiclient.errors import HttpError
 
 from localcloud.tests.idle_cloud import IdleRevisions
-from localcloud.world.oauth import new_private_key
 
 PROJECT = "local-project"
 PARENT = f"projects/{PROJECT}"
@@ -104,18 +100,6 @@ class TestSecretManager:
         with pytest.raises(Conflict):
             secrets.create_secret(parent=PARENT, secret_id="client-twice", secret={"replication": {"automatic": {}}})
 
-    def test_listing_goes_over_pages(self, secrets):
-        for index in range(5):
-            secrets.create_secret(
-                parent=PARENT,
-                secret_id=f"client-page-{index}",
-                secret={"replication": {"automatic": {}}, "labels": {"paged": "yes"}},
-            )
-        pages = list(
-            secrets.list_secrets(request={"parent": PARENT, "page_size": 2, "filter": "labels.paged=yes"}).pages
-        )
-        assert [len(page.secrets) for page in pages] == [2, 2, 1]
-
     def test_policies_are_written_with_their_etag(self, secrets):
         name = secrets.create_secret(
             parent=PARENT, secret_id="client-iam", secret={"replication": {"automatic": {}}}
@@ -139,26 +123,6 @@ def service_of(image="us-docker.pkg.dev/cloudrun/container/hello", **template):
 
 
 class TestCloudRun:
-    def test_a_service_is_deployed_changed_and_deleted(self, services):
-        name = f"{REGION}/services/client-life"
-        created = services.create_service(parent=REGION, service=service_of(), service_id="client-life").result(
-            timeout=60
-        )
-        assert created.uri.startswith("http://127.0.0.1:")
-        assert created.terminal_condition.state == run_v2.Condition.State.CONDITION_SUCCEEDED
-        assert created.latest_ready_revision == created.latest_created_revision
-        assert created.ingress == run_v2.IngressTraffic.INGRESS_TRAFFIC_ALL
-        changed = services.get_service(name=name)
-        changed.template.max_instance_request_concurrency = 7
-        updated = services.update_service(service=changed).result(timeout=60)
-        assert updated.generation == 2
-        assert updated.uri == created.uri
-        assert updated.latest_ready_revision != created.latest_ready_revision
-        assert [found.name for found in services.list_services(parent=REGION)].count(name) == 1
-        services.delete_service(name=name).result(timeout=60)
-        with pytest.raises(NotFound):
-            services.get_service(name=name)
-
     def test_a_failed_revision_leaves_the_traffic_where_it_was(self, services, shared_cloud):
         created = services.create_service(parent=REGION, service=service_of(), service_id="client-fails").result(
             timeout=60
@@ -324,42 +288,7 @@ class TestStorage:
         assert not bucket.blob("damaged").exists()
 
 
-BODY = {
-    "tpu": {
-        "nodeSpec": [
-            {
-                "parent": f"{PARENT}/locations/us-east5-a",
-                "nodeId": "client-node",
-                "node": {"acceleratorType": "v6e-4", "runtimeVersion": "v2-alpha-tpuv6e"},
-            }
-        ]
-    },
-    "provisioningModel": "FLEX_START",
-    "runDuration": {"maxRunDuration": "14400s"},
-}
-
-
 class TestTpu:
-    def test_a_queued_resource_becomes_active_and_goes(self, shared_cloud):
-        client = tpu(shared_cloud).projects().locations()
-        operation = (
-            client.queuedResources()
-            .create(parent=f"{PARENT}/locations/us-east5-a", queuedResourceId="client-qr", body=BODY)
-            .execute()
-        )
-        assert client.operations().get(name=operation["name"]).execute()["done"]
-        name = f"{PARENT}/locations/us-east5-a/queuedResources/client-qr"
-        assert client.queuedResources().get(name=name).execute()["state"]["state"] == "ACTIVE"
-        node = client.nodes().get(name=f"{PARENT}/locations/us-east5-a/nodes/client-node").execute()
-        assert node["state"] == "READY"
-        assert node["queuedResource"] == name
-        assert node["schedulingConfig"]["terminationTimestamp"] > node["createTime"]
-        with pytest.raises(HttpError, match="DeleteQueuedResource is not supported when state is ACTIVE"):
-            client.queuedResources().delete(name=name).execute()
-        client.queuedResources().delete(name=name, force=True).execute()
-        with pytest.raises(HttpError, match="404"):
-            client.queuedResources().get(name=name).execute()
-
     def test_catalogs_list_what_a_zone_has(self, shared_cloud):
         client = tpu(shared_cloud).projects().locations()
         kinds = client.acceleratorTypes().list(parent=f"{PARENT}/locations/us-east5-a").execute()["acceleratorTypes"]
@@ -393,12 +322,6 @@ class TestCompute:
             .execute()["gatewayAddress"]
             == "10.77.0.1"
         )
-        with pytest.raises(HttpError, match="already being used by"):
-            client.networks().delete(project=PROJECT, network="client-net").execute()
-        with pytest.raises(HttpError, match="conflicts with existing subnetwork"):
-            client.subnetworks().insert(
-                project=PROJECT, region="us-east4", body={**subnet, "name": "client-two"}
-            ).execute()
         client.subnetworks().delete(project=PROJECT, region="us-east4", subnetwork="client-sub").execute()
         client.networks().delete(project=PROJECT, network="client-net").execute()
 
@@ -420,12 +343,3 @@ class TestCredentials:
         claims = shared_cloud.cloud.tokens.id_token(token)
         assert claims is not None
         assert claims.audience == "http://127.0.0.1:1"
-
-    def test_a_foreign_key_gets_no_token(self, shared_cloud, tmp_path, monkeypatch):
-        document = json.loads(Path(shared_cloud.credentials).read_text())
-        forged = tmp_path / "forged.json"
-        forged.write_text(json.dumps({**document, "private_key": new_private_key()}))
-        monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(forged))
-        credentials, _ = google.auth.default(scopes=["https://www.googleapis.com/auth/cloud-platform"])
-        with pytest.raises(google.auth.exceptions.RefreshError, match="Invalid JWT Signature"):
-            credentials.refresh(google.auth.transport.requests.Request())

@@ -60,15 +60,6 @@ def test_the_models_are_listed_under_the_served_names(url: str):
     assert {item["owned_by"] for item in listed} == {"vllm-simulated"}
 
 
-def test_a_known_question_is_answered_right_streamed_and_not(url: str):
-    question = "What is 2+2? Answer with the number only."
-    whole = chat(url, question, temperature=0).json
-    assert whole["choices"][0]["message"]["content"] == "4"
-    assert whole["choices"][0]["finish_reason"] == "stop"
-    events = chat(url, question, stream=True).events()
-    assert "".join(event["choices"][0]["delta"].get("content", "") for event in events) == "4"
-
-
 def test_a_stream_has_vllms_shape_and_usage_at_its_end(url: str):
     events = chat(url, stream=True, max_tokens=7, ignore_eos=True, stream_options={"include_usage": True}).events()
     first, *middle, last, usage = events
@@ -112,7 +103,7 @@ def test_answers_differ_by_seed_and_without_temperature_0_by_call(url: str):
 
     assert content(temperature=0) == content(temperature=0)
     assert content(seed=1) == content(seed=1) != content(seed=2)
-    assert content() != content()
+    assert len({content() for _ in range(4)}) > 1
 
 
 def test_max_tokens_ignore_eos_and_min_tokens_bound_the_length(url: str):

@@ -128,15 +128,6 @@ async def test_replicas_share_the_requests_and_export_metrics_by_engine():
 
 
 @in_virtual_loop
-async def test_every_token_is_handed_out_once_and_in_order():
-    running = engine()
-    sinks = [submit(running, length)[1] for length in (1, 7, 40)]
-    await asyncio.gather(*(sink.finished.wait() for sink in sinks))
-    assert [sink.emitted for sink in sinks] == [list(range(length)) for length in (1, 7, 40)]
-    assert (running.running, running.waiting, running.kv_usage) == (0, 0, 0)
-
-
-@in_virtual_loop
 async def test_a_late_engine_sends_the_first_token_alone_so_a_stream_is_one():
     running = engine()
     sequence, sink = submit(running, 40)
