@@ -96,9 +96,8 @@ def _starts(plan: Plan) -> Iterator[str]:
     else:
         traffic_usd = sum(part.usd for part in running.bill if part.basis == "start")
         traffic = f", ${traffic_usd:.2f} of it for traffic" if traffic_usd else ""
-        cached_s = plan.startup.cached_total_s
-        takes = plan.startup.ready_words if cached_s is None else f"{duration(cached_s)} after the first one"
-        yield f"A cold start takes {takes} and costs {most}${running.cold_start_usd:.2f} until the first response{traffic}."
+        after = "" if plan.startup.cached_total_s is None else " after the first one"
+        yield f"A cold start takes {_wait(plan)}{after} and costs {most}${running.cold_start_usd:.2f} until the first response{traffic}."
     if plan.cost.idle_usd_per_hour or not running.idle_billing_s:
         yield f"An idle hour costs ${running.idle_usd_per_hour:.2f}."
         return
@@ -107,6 +106,12 @@ def _starts(plan: Plan) -> Iterator[str]:
         f"Cloud Run stops an idle instance after up to {duration(running.idle_billing_s)}. Without requests the service "
         f"then costs ${stays:.2f} per month (bucket, images, alerts)."
     )
+
+
+def _wait(plan: Plan) -> str:
+    """Return the time of a cold start: each but the first reads the compiled graphs."""
+    cached_s = plan.startup.cached_total_s
+    return plan.startup.ready_words if cached_s is None else duration(cached_s)
 
 
 def _windows(out: Console, plan: Plan) -> None:
@@ -132,7 +137,7 @@ def _break_even(plan: Plan) -> Iterator[str]:
             f"minInstances 1 is cheaper above {running.even_requests_per_day:.0f} single requests per day, or above "
             f"{running.even_hours_per_day:.1f} h of continuous traffic per day."
         )
-        yield f"With minInstances 0, the first caller after an idle period waits {plan.startup.ready_words}."
+        yield f"With minInstances 0, the first caller after an idle period waits {_wait(plan)}."
         return
     if running.even_hours_per_day < _DAY_H:
         yield f"{running.always_on} for the whole month is cheaper above {running.even_hours_per_day:.1f} h per day."

@@ -133,6 +133,39 @@ def test_other_figures_of_the_readme_are_those_that_commands_and_files_have(prin
     assert f", {price}/h" in printed("plan", *words, "RTX PRO 6000")
 
 
+def test_each_price_that_a_page_states_of_a_stack_is_its_plans(printed):
+    plans, stated = {}, 0
+    for path in shipped_files(ROOT):
+        name = path.name.split(".")[1]
+        plans[name] = plan(to_deployment(from_file(path, project="my-project")))
+    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        for line in page.read_text().splitlines():
+            names = {*re.findall(r"`([a-z0-9-]+)`", line)} & {*plans}
+            if len(names) != 1:
+                continue
+            found = plans[names.pop()]
+            running, usd = found.running, found.cost.usd_per_hour
+            kept = sum(part.usd for part in running.bill if part.basis == "month")
+            known = {"hour": [usd], "day": [24 * usd], "month": [kept, running.always_on_usd_per_month]}
+            for text, unit in re.findall(r"\$([\d,]+(?:\.\d+)?) per (hour|day|month)", line):
+                digits = len(text.partition(".")[2])
+                assert text in {f"{value:,.{digits}f}" for value in known[unit]}, (page.name, line)
+                stated += 1
+            if row := re.search(r" per month \| (\d+) s \| (\d+)[^|]*\| ([\d.]+) h", line):
+                planned = (running.cold_start_s, running.even_requests_per_day, running.even_hours_per_day)
+                assert row.groups() == tuple(map("{:.{}f}".format, planned, (0, 0, 1))), line
+                stated += 3
+    assert stated >= 16
+
+
+def test_a_plan_tells_one_wait_after_an_idle_period(printed):
+    for path in shipped_files(ROOT):
+        shown = printed("plan", path.name.split(".")[1], "--costs")
+        cold = re.search(r"A cold start takes (.*?)(?: after the first one)? and costs", shown)
+        waits = re.search(r"the first caller after an idle period waits (.*?)\.(?= |$)", shown)
+        assert waits is None or cold[1] == waits[1], path.name
+
+
 def test_stacks_start_cost_and_idle_as_the_readme_says(printed, capsys):
     stacks = {path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in shipped_files(ROOT)}
     assert set(re.findall(r"^\| `([a-z0-9-]+)`", STACKS_PAGE, flags=re.MULTILINE)) == stacks
