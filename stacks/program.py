@@ -12,6 +12,7 @@ from pulumi.runtime import get_config_env, get_config_secret_keys_env
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.labels import Ownership
 from gemma_serving.contracts.naming import Names, NamingError, allowed_name, check_stack_name
+from gemma_serving.contracts.quotas import QUOTAS_VARIABLE, from_variable
 from gemma_serving.contracts.staged_weights import STAGING_VARIABLE
 from gemma_serving.planning.cost.subject import examine
 from gemma_serving.planning.errors import PlanningError
@@ -63,7 +64,8 @@ def run() -> None:
     for line in start_lines(by_file, settings, deployed, stack):
         pulumi.log.info(line)
     home = home_region(settings, stack, deployed)
-    deployment = to_deployment(settings, today=today())
+    quotas = from_variable(os.environ.get(QUOTAS_VARIABLE))
+    deployment = replace(to_deployment(settings, today=today()), quotas=quotas)
     if STAGING_VARIABLE in os.environ:
         deployment = replace(deployment, accept_findings=(*deployment.accept_findings, *_REPAIRED_BY_STAGING))
     wording = StackWording(deployment, stack)

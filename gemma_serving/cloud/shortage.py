@@ -7,7 +7,7 @@ quota that the request draws on was read, with its use by all others, and is eno
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, cast
+from typing import Final, Literal, TypeAlias, cast
 
 from gcp_tpu_provider import refusals
 from gcp_tpu_provider.quota_documents import chips_used
@@ -17,6 +17,7 @@ from gemma_serving.cloud.capacity import ListedQueuedResource
 from gemma_serving.cloud.kinds import Item
 from gemma_serving.cloud.offers import CapacityQuestion, GoogleResponses, deadline, read_all
 from gemma_serving.cloud.quotas import Quota
+from gemma_serving.contracts.answers import Present, Unknown
 from gemma_serving.contracts.capacity_states import GRANTED, IN_QUEUE
 from gemma_serving.contracts.plain_text import for_terminal
 from gemma_serving.contracts.stack_facts import Shortage
@@ -41,31 +42,35 @@ class QuotaRead:
     quota: Quota
     place: str
     """Zone or region of the limit that leaves least."""
-    limit: float | None
-    """Infinite: no limit. None: unknown."""
-    used: float | None
-    """Use by all others. None: unknown."""
+    limit: Present[float] | Unknown
+    """Infinite: no limit."""
+    used: Present[float] | Unknown
+    """Use by all others."""
     needed: float
-    why_unknown: str = ""
-    fix: str = ""
-    """Command that lets the caller read it; empty if none is known."""
+
+    @property
+    def left(self) -> float:
+        """What is left for this request, as far as it was read."""
+        limit, used = (one.value if isinstance(one, Present) else 0 for one in (self.limit, self.used))
+        return limit - used
 
     @property
     def is_enough(self) -> bool | None:
         """Whether the quota allows the request beside all others; None if unknown."""
-        if self.limit is None or (self.needed <= self.limit < math.inf and self.used is None):
-            return None
-        return self.limit - (self.used or 0) >= self.needed
+        is_unread = isinstance(self.used, Unknown) and self.needed <= self.left < math.inf
+        return None if is_unread or isinstance(self.limit, Unknown) else self.left >= self.needed
 
     @property
     def sentence(self) -> str:
         """What was read, as a clause with the quota's id."""
-        if self.limit is None:
-            return f"quota {self.quota.quota_id} in {self.place} is unknown ({self.why_unknown})"
+        if isinstance(self.limit, Unknown):
+            return f"quota {self.quota.quota_id} in {self.place} is unknown ({self.limit.why})"
         use = (
-            f"{self.used:g} used by others" if self.used is not None else f"use by others unknown ({self.why_unknown})"
+            f"use by others unknown ({self.used.why})"
+            if isinstance(self.used, Unknown)
+            else f"{self.used.value:g} used by others"
         )
-        return f"quota {self.quota.quota_id}: {self.limit:g} {self.quota.unit} in {self.place}, {use}, {self.needed:g} needed"
+        return f"quota {self.quota.quota_id}: {self.limit.value:g} {self.quota.unit} in {self.place}, {use}, {self.needed:g} needed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,43 +126,28 @@ def _shown(others: Sequence[OtherRequest], zone: str) -> list[str]:
     return listed[:_MOST_OTHERS] + more
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CountedUse:
-    """The use of a quota by all others. None: unknown."""
-
-    used: float | None
-    why_unknown: str = ""
-    fix: str = ""
-
-
-UNREAD_USE: Final = CountedUse(used=None, why_unknown="not read")
-NOT_USED: Final = CountedUse(used=0)
+Use: TypeAlias = Present[float] | Unknown
+"""The use of a quota by all others."""
+UNREAD_USE: Final = Unknown("not read")
+NOT_USED: Final = Present(0.0)
 
 
 def read_quota(
-    responses: GoogleResponses, quota: Quota, place: str, needed: float, use: "ChipUse | CountedUse" = NOT_USED
+    responses: GoogleResponses, quota: Quota, place: str, needed: float, use: "ChipUse | Use" = NOT_USED
 ) -> QuotaRead:
     """Return what was read about a quota in a location. If it has a limit in the zone and in the region, the one that leaves less."""
     listed = responses.get("limits", quota.metric)
     found: list[QuotaRead] = []
     for at, limit in quotas.limits_in(listed.items, quota, place).items():
         counted = use.at(at) if isinstance(use, ChipUse) else use
-        why, fix = counted.why_unknown, counted.fix
-        if limit is None:
-            why = listed.unread or f"Service Usage returned no limit for {quota.metric} in {at}"
-            fix = listed.fix
-        found.append(
-            QuotaRead(quota=quota, place=at, limit=limit, used=counted.used, needed=needed, why_unknown=why, fix=fix)
-        )
-    return min(found, key=lambda read: (_RANK[read.is_enough], _left(read)))
+        why = listed.unread or f"Service Usage returned no limit for {quota.metric} in {at}"
+        known = Unknown(why, fix=listed.fix) if limit is None else Present(limit)
+        found.append(QuotaRead(quota=quota, place=at, limit=known, used=counted, needed=needed))
+    return min(found, key=lambda read: (_RANK[read.is_enough], read.left))
 
 
 _RANK: Final[Mapping[bool | None, int]] = {False: 0, None: 1, True: 2}
 """A limit that is too low decides; then one that is unknown."""
-
-
-def _left(read: QuotaRead) -> float:
-    return (read.limit or 0) - (read.used or 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,26 +166,27 @@ class ChipUse:
     request: str = ""
     """Full name of a request that is not counted."""
 
-    def at(self, place: str) -> CountedUse:
+    def at(self, place: str) -> Use:
         """Return the chips in use in a zone or region."""
         if place.count("-") > 1:
             return self._in_zone(place)
         if not self.responses.get("zones").is_read:
-            return CountedUse(used=None, why_unknown="the zones of the region were not read")
+            return Unknown("the zones of the region were not read")
         keys = self.responses.responses
         found = [self._in_zone(zone) for key, zone in keys if key == "queuedResources" and zone.startswith(f"{place}-")]
-        unread = next((one for one in found if one.used is None), None)
-        return unread or CountedUse(used=sum(one.used or 0 for one in found))
+        unread = next((one for one in found if isinstance(one, Unknown)), None)
+        return unread or Present(sum(one.value for one in found if isinstance(one, Present)))
 
-    def _in_zone(self, zone: str) -> CountedUse:
+    def _in_zone(self, zone: str) -> Use:
         requests, nodes = (self.responses.get(key, zone) for key in ("queuedResources", "nodes"))
         for response in (requests, nodes):
             if not response.is_read:
-                return CountedUse(used=None, why_unknown=response.unread, fix=response.fix)
+                return Unknown(response.unread, fix=response.fix)
         preemptible = quotas.is_preemptible(self.provisioning)
         used = chips_used(requests.items, nodes.items, self.generation, preemptible=preemptible, is_own=self._is_own)
-        why = "" if used is not None else f"a request or a node in {zone} does not name its accelerator type"
-        return CountedUse(used=used, why_unknown=why)
+        if used is None:
+            return Unknown(f"a request or a node in {zone} does not name its accelerator type")
+        return Present(used)
 
     def _is_own(self, item: Item) -> bool:
         one = ListedQueuedResource(item)

@@ -1,6 +1,10 @@
-"""Result of an existence check, to read with `match`. No proof treats unknown as absent."""
+"""Answers about one fact, to read with `match`: known, assumed or unknown, where each comes from, and how old it is.
 
-from dataclasses import dataclass
+No proof treats unknown as absent, and no sentence treats assumed as known.
+"""
+
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Generic, Literal, TypeAlias, TypeVar
 
 T_co = TypeVar("T_co", covariant=True)
@@ -14,6 +18,10 @@ class Present(Generic[T_co]):
     """The resource exists, with the data that was read."""
 
     value: T_co
+    source: str = field(default="", compare=False)
+    """Who stated it, such as a setting; empty for the service that the caller asked."""
+    read_at: datetime | None = field(default=None, compare=False)
+    """When the source stated it; None: for this answer, or at an unknown time."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +38,19 @@ class Unknown:
     cause: Cause = "other"
     service: str = ""
     """Name of the disabled API, such as `run`, or empty."""
+    fix: str = ""
+    """Command that lets the caller read it; empty if none is known."""
+    read_at: datetime | None = field(default=None, compare=False)
+    """When the source last stated something, which is too old to hold now; None without that."""
+
+
+@dataclass(frozen=True)
+class Assumed(Generic[T_co]):
+    """Nothing was read, so a value stands in."""
+
+    value: T_co
+    source: str
+    """What the value is of, such as `new projects`."""
 
 
 Answer: TypeAlias = Present[T_co] | Absent | Unknown

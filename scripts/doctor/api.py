@@ -1,6 +1,12 @@
 """Public interface of `scripts.doctor` for other commands: what blocks a deployment, and the judge of places."""
 
-from gemma_serving.scripts.doctor.blocking import live_checks, require_ready, require_secrets, require_weights
+from gemma_serving.scripts.doctor.blocking import (
+    live_checks,
+    read_quotas,
+    require_ready,
+    require_secrets,
+    require_weights,
+)
 from gemma_serving.scripts.doctor.capacity import place_findings
 from gemma_serving.scripts.doctor.diagnosis import Diagnosis
 from gemma_serving.scripts.doctor.places import (
@@ -25,6 +31,7 @@ __all__ = [
     "live_checks",
     "place_findings",
     "question_of",
+    "read_quotas",
     "report",
     "report_entries",
     "require_ready",

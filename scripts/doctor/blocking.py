@@ -5,7 +5,8 @@ from dataclasses import replace
 from functools import partial
 
 from gemma_serving.contracts.errors import CommandRefusedError
-from gemma_serving.engine.state import StackState, read
+from gemma_serving.contracts.quotas import Quotas
+from gemma_serving.engine.state import StackState
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.doctor import model
 from gemma_serving.scripts.doctor.checkup import blockers, run_checks
@@ -13,31 +14,27 @@ from gemma_serving.scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorChe
 from gemma_serving.scripts.doctor.rendering import WIDTH, report_entries
 
 
-def blocking_checks(settings: Settings, state: StackState, *, has_ended: bool = False) -> Sequence[Diagnosis]:
-    """Return what is absent or unknown of all that a stack needs. `state`: it may be missing. `has_ended`: as of `run_checks`."""
-    lines = run_checks(settings.project, state, settings, choose=blockers, has_ended=has_ended)
-    return [line for line in lines if line.word != "ok" or line.is_short]
+def live_checks(settings: Settings, state: StackState, *, has_ended: bool = False) -> Sequence[Diagnosis]:
+    """Return each answer about what a stack needs. `state`: it may be missing. `has_ended`: as of `run_checks`."""
+    return run_checks(settings.project, state, settings, choose=blockers, has_ended=has_ended)
 
 
-def live_checks(settings: Settings, stack: str) -> Sequence[Diagnosis]:
-    """Return each answer about what a stack needs."""
-    return run_checks(settings.project, read(stack), settings, choose=blockers)
+def read_quotas(lines: Sequence[Diagnosis]) -> Quotas:
+    """Return Cloud Run's quotas that were read, for the planner."""
+    return tuple(line.quota for line in lines if line.quota is not None)
 
 
 def require_ready(
     settings: Settings, state: StackState, *, has_ended: bool = False, width: int = WIDTH
 ) -> Sequence[Diagnosis]:
-    """Return what is unknown, and quotas that are too low in a part of the zones, neither of which blocks.
-
-    Raises CommandRefusedError with the list if something that `up` needs is absent.
-    """
-    return _passed(state.stack, settings, blocking_checks(settings, state, has_ended=has_ended), width)
+    """Return each answer about what a stack needs. Raises CommandRefusedError with the list if something that `up` needs is absent."""
+    return _passed(state.stack, settings, live_checks(settings, state, has_ended=has_ended), width)
 
 
 def require_weights(settings: Settings, stack: str, *, width: int = WIDTH) -> Sequence[Diagnosis]:
     """Do the same for the weights of a server that exists and starts again."""
     check = DoctorCheck(name="weights", run=partial(model.weights, settings, stack))
-    return _passed(stack, settings, [line for line in check.lines() if line.word != "ok"], width)
+    return _passed(stack, settings, check.lines(), width)
 
 
 def require_secrets(settings: Settings, state: StackState, *, width: int = WIDTH) -> Sequence[Diagnosis]:
@@ -47,8 +44,7 @@ def require_secrets(settings: Settings, state: StackState, *, width: int = WIDTH
         return list(model.secret_checks(checkup, settings))
 
     lines = run_checks(settings.project, state, settings, choose=secrets)
-    needed = [replace(line, blocks=True) for line in lines if line.word != "ok"]
-    return _passed(state.stack, settings, needed, width)
+    return _passed(state.stack, settings, [replace(line, blocks=True) for line in lines], width)
 
 
 def _passed(stack: str, settings: Settings, lines: Sequence[Diagnosis], width: int) -> Sequence[Diagnosis]:
@@ -56,8 +52,9 @@ def _passed(stack: str, settings: Settings, lines: Sequence[Diagnosis], width: i
     if login is not None:
         raise CommandRefusedError(f"{login.detail}. Nothing was changed. Run `{login.fix}`, then `gemma up {stack}`.")
     if any(line.is_absent and line.blocks for line in lines):
+        shown = [line for line in lines if line.word != "ok" or line.is_short]
         raise CommandRefusedError(
             f"Project {settings.project} is not ready for stack {stack}. Nothing was changed. Run the commands below, then "
-            f"`gemma up {stack}`.\n{report_entries(lines, width=width)}"
+            f"`gemma up {stack}`.\n{report_entries(shown, width=width)}"
         )
-    return [line for line in lines if (line.is_unknown and line.blocks) or line.is_short]
+    return lines

@@ -1,7 +1,7 @@
 """The accelerator's part of the list: quotas with their use, and zones that offer the type. The judge of places judges both."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, cast
@@ -12,6 +12,7 @@ from gemma_serving.cloud.google_api import GoogleListError
 from gemma_serving.cloud.offers import CapacityQuestion, GoogleResponses, deadline, read_all
 from gemma_serving.cloud.quotas import Quota
 from gemma_serving.contracts.answers import Absent, Present, Unknown
+from gemma_serving.contracts.quotas import SERVICE_USAGE
 from gemma_serving.planning.machine.hardware import REVISIONS_AT_AN_UPDATE, api_accelerator_type, machine_type_of
 from gemma_serving.planning.settings.capacity_form import ProvisioningModel
 from gemma_serving.planning.settings.stack import Settings
@@ -195,15 +196,19 @@ def _quota(
     `for_update`: the need of an update of the deployed service.
     """
     limit, used, needed = check.limit, check.used or 0, check.needed
-    values: Mapping[str, float] = {}
+    values, read = dict[str, float](), None
     if limit is not None:
         bound = {} if math.isinf(limit) else {"limit": limit}
         values = {**bound, "needed": needed, **({"used": used} if used else {})}
+        read = (quota.unit, Present(limit, SERVICE_USAGE)) if quota.service == "run" else None
     more = _more_of(caller, quota, place, max(used + needed, for_update))
-    note = f"; an update needs {for_update:g} because the old and the new revision both count: {more}"
-    is_tight = limit is not None and limit < for_update
-    line = _answer_of(check, f"{check.detail}{note if is_tight else ''}", more)
-    named = replace(line, check=f"quota of {quota.unit}{forms} in {place}", api=quota.service, values=values)
+    note = f", {for_update:g} during an update" if for_update else ""
+    if limit is not None and limit < for_update:
+        note = f"; an update needs {for_update:g} because the old and the new revision both count: {more}"
+    line = _answer_of(check, f"{check.detail}{note}", more)
+    named = replace(
+        line, check=f"quota of {quota.unit}{forms} in {place}", api=quota.service, values=values, quota=read
+    )
     is_low = limit is not None and limit < needed
     return _Found(place=place, line=named, excludes=line.is_absent and is_low)
 

@@ -31,6 +31,8 @@ class Diagnosis:
     """`limit`, `needed` and `used` of a quota in the unit of `check`; without `limit`, it is unlimited."""
     check: str = ""
     """Name; the check's own if empty."""
+    quota: tuple[str, Present[float]] | None = None
+    """Unit and limit of a quota of Cloud Run that was read; infinite without a limit."""
     api: str = ""
     """API that must be on for the answer to hold, such as `tpu` for a quota of chips; empty for other checks."""
     required: bool = True
@@ -53,6 +55,11 @@ class Diagnosis:
     def word(self) -> str:
         """The answer in one word."""
         return WORDS[type(self.answer)]
+
+    @property
+    def is_told(self) -> bool:
+        """True if `up` continues and prints it: a check that failed, or a quota that is too low in a part of the zones."""
+        return (self.is_unknown and self.blocks) or self.is_short
 
     @property
     def is_absent(self) -> bool:

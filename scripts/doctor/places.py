@@ -13,7 +13,8 @@ from gemma_serving.cloud.kinds import SERVICE, Item, by_name
 from gemma_serving.cloud.offers import CapacityQuestion, GoogleResponse, GoogleResponses, zones_of
 from gemma_serving.cloud.price_file import book_of
 from gemma_serving.cloud.quotas import Quota
-from gemma_serving.cloud.shortage import NOT_USED, ChipUse, CountedUse, Shortage, read_quota, request_shortage
+from gemma_serving.cloud.shortage import NOT_USED, ChipUse, Shortage, Use, read_quota, request_shortage
+from gemma_serving.contracts.answers import Present, Unknown
 from gemma_serving.contracts.capacity_states import GRANTED
 from gemma_serving.contracts.fields import as_mapping
 from gemma_serving.contracts.labels import PRODUCT, Ownership
@@ -187,14 +188,13 @@ def judge_quota(
     responses: GoogleResponses,
     needed: float,
     *,
-    use: ChipUse | CountedUse = NOT_USED,
+    use: ChipUse | Use = NOT_USED,
 ) -> QuotaCheck:
     """Return whether a quota suffices for its use. None as the quota: a reservation."""
     if quota is None:
         return QuotaCheck("passed", source="a reservation needs no separate quota", needed=needed)
-    limits = responses.get("limits", quota.metric)
     read = read_quota(responses, quota, place, needed, use)
-    limit, used = read.limit, read.used
+    limit, used = (one.value if isinstance(one, Present) else None for one in (read.limit, read.used))
     check = partial(
         QuotaCheck,
         source=f"Service Usage, {quota.service}.googleapis.com/{quota.metric}",
@@ -204,12 +204,16 @@ def judge_quota(
         unit=quota.unit,
         quota_id=quota.quota_id,
     )
-    if limit is None or (used is None and limit >= needed):
-        return check("unknown", read.why_unknown, read.fix, is_read=limit is None and limits.is_read)
-    if math.isinf(limit):
+    if isinstance(read.limit, Unknown):
+        is_read = responses.get("limits", quota.metric).is_read
+        return check("unknown", read.limit.why, read.limit.fix, is_read=is_read)
+    if isinstance(read.used, Unknown) and read.limit.value >= needed:
+        return check("unknown", read.used.why, read.used.fix, is_read=False)
+    if math.isinf(read.limit.value):
         return check("passed", f"no limit, {needed:g} needed")
     where = "" if read.place == place else f" in {read.place}"
-    text = f"{limit:g} {quota.unit}{where}, {needed:g} needed{f', {used:g} in use' if used else ''}"
+    in_use = f", {used:g} in use" if used else ""
+    text = f"{read.limit.value:g} {quota.unit}{where}, {needed:g} needed{in_use}"
     return check("passed" if read.is_enough else "failed", text)
 
 
@@ -315,11 +319,7 @@ class _PlaceComparison:
         own = Ownership(project=PRODUCT, stack=self.stack or "")
         others = [item for item, owner in owners if owner != own]
         used = sum(_instances(item, self.asked) for item in others)
-        use = (
-            CountedUse(used=used)
-            if response.is_read
-            else CountedUse(used=None, why_unknown=response.unread, fix=response.fix)
-        )
+        use = Present(float(used)) if response.is_read else Unknown(response.unread, fix=response.fix)
         needed = run.max_instances if run else 1
         accepted = _check_of(run_acceptance(gpu, region))
         return JudgedPlace(

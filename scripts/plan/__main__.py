@@ -22,6 +22,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Final
 
 from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.contracts.quotas import Quotas
 from gemma_serving.planning.errors import PlanningError
 from gemma_serving.scripts.cli.command import Command, Effect, print_progress, print_result, print_text, run_command
 from gemma_serving.scripts.cli.options import JsonSwitch, Option, Rare, project_id
@@ -140,13 +141,13 @@ def _answered(options: PlanOptions) -> ExitCode:
         from gemma_serving.scripts.plan.compile import run_judge
 
         return run_judge()
-    planned = plan_of_question(options)
+    live = _live(options.question.stack) if options.live and options.question.stack else ()
+    planned = plan_of_question(options, tuple(line.quota for line in live if line.quota is not None))
     if options.gke.gke:
         from gemma_serving.scripts.plan.gke import show_gke
 
         question = planned.options.question
         return show_gke(question, options.gke, planned.subject, planned.wording, as_json=options.as_json)
-    live = _live(options.question.stack) if options.live and options.question.stack else ()
     if options.as_json:
         listed = {"checks": [line.to_json() for line in live]} if options.live else {}
         print_text(json.dumps({**plan_object(planned), **listed}, indent=2, allow_nan=False))
@@ -160,10 +161,11 @@ def _answered(options: PlanOptions) -> ExitCode:
 
 def _live(stack: str) -> "Sequence[Diagnosis]":
     """Return each answer about what the stack needs from its project."""
+    from gemma_serving.engine.state import read
     from gemma_serving.scripts.doctor.api import live_checks
     from gemma_serving.scripts.stack.settings import stack_settings
 
-    return live_checks(stack_settings(stack), stack)
+    return live_checks(stack_settings(stack), read(stack))
 
 
 def _show_live(stack: str, lines: "Sequence[Diagnosis]") -> None:
@@ -183,8 +185,8 @@ class PlannedQuestion:
     wording: "Wording"
 
 
-def plan_of_question(options: PlanOptions) -> PlannedQuestion:
-    """Return the plan of a question. Raises PlanningError."""
+def plan_of_question(options: PlanOptions, quotas: Quotas = ()) -> PlannedQuestion:
+    """Return the plan of a question, with the quotas that were read. Raises PlanningError."""
     from msgspec import structs
 
     from gemma_serving.planning.cost.subject import examine
@@ -193,7 +195,7 @@ def plan_of_question(options: PlanOptions) -> PlannedQuestion:
 
     question = _with_checkpoint(options.question)
     today = datetime.now(UTC).date().isoformat()
-    deployment = structs.replace(deployment_from(question), today=today)
+    deployment = structs.replace(deployment_from(question), today=today, quotas=quotas)
     subject = examine(deployment)
     asked = replace(options, question=question)
     return PlannedQuestion(

@@ -12,10 +12,12 @@ from gemma_serving.contracts.capacity_states import ACTIVE
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.fields import as_mapping
 from gemma_serving.contracts.labels import PRODUCT
+from gemma_serving.contracts.quotas import QUOTAS_VARIABLE, to_variable
 from gemma_serving.contracts.settings_files import refresh_command
 from gemma_serving.contracts.stack_facts import MISSING, StackFacts
 from gemma_serving.engine import runner
 from gemma_serving.engine.atomic_file import replace_file
+from gemma_serving.engine.backend import variable
 from gemma_serving.engine.children import interruptible
 from gemma_serving.engine.deployed_config import deployed_values, values_in
 from gemma_serving.engine.locks import require_dead, stack_locks
@@ -25,7 +27,7 @@ from gemma_serving.engine.state import StackState, read, remove_empty
 from gemma_serving.planning import planner
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.cli.command import print_progress
-from gemma_serving.scripts.doctor.api import Diagnosis, require_ready, width_of
+from gemma_serving.scripts.doctor.api import Diagnosis, read_quotas, require_ready, width_of
 from gemma_serving.scripts.stack.costs import found_sentence, lost_files, reported_costs
 from gemma_serving.scripts.stack.deployed_server import CAPACITY
 from gemma_serving.scripts.stack.facts import read_facts
@@ -74,10 +76,12 @@ def prepared_stack(stack: str, *, dry_run: bool, plan: str | None = None) -> Gen
     if not dry_run:
         replace_cut_off(state)  # before the checks, because the staging that they ask for needs a state
     has_ended = facts.cloud is not None and facts.cloud.has_ended
-    report_unknown(require_ready(settings, state, has_ended=has_ended, width=width_of(sys.stderr)))
+    needs = require_ready(settings, state, has_ended=has_ended, width=width_of(sys.stderr))
+    report_unknown(needs)
     if isinstance(facts.labels, Unknown):
         print_progress("up", f"could not check whether stack {stack} runs elsewhere: {facts.labels.why}")
-    with _kept_state(state, dry_run=dry_run and is_lost):
+    quotas = to_variable(read_quotas(needs))
+    with variable(QUOTAS_VARIABLE, quotas), _kept_state(state, dry_run=dry_run and is_lost):
         yield facts, settings
         if not dry_run:
             forget(stack, plan=plan)
@@ -152,10 +156,11 @@ def _require_plan(stack: str, settings: Settings) -> None:
 
 def report_unknown(lines: Sequence[Diagnosis]) -> None:
     """Print each check that could not be made, and each quota that is too low. Raises ScriptError if this machine has no connection to Google."""
-    for line in lines:
+    told = [line for line in lines if line.is_told]
+    for line in told:
         if line.detail.startswith(NO_CONNECTION):
             raise ScriptError(f"{line.detail} Nothing was changed.")
-    for text in dict.fromkeys(_shown(line) for line in lines):
+    for text in dict.fromkeys(map(_shown, told)):
         print_progress("up", text)
 
 

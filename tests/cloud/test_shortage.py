@@ -9,6 +9,7 @@ from gemma_serving.cloud.caller import USER, GoogleCaller
 from gemma_serving.cloud.capacity import ListedQueuedResource
 from gemma_serving.cloud.quotas import limits_in, tpu_quota
 from gemma_serving.cloud.shortage import OtherRequest, QuotaRead, read_shortage
+from gemma_serving.contracts.answers import Present, Unknown
 from localcloud.tests.google_bodies import google_answer
 from tests.laws import examples
 
@@ -25,6 +26,10 @@ READS = st.lists(st.tuples(st.sampled_from([None, 0, 3, 4, 64]), st.sampled_from
 OTHERS = st.lists(
     st.tuples(st.sampled_from([A, B, "europe-west4-a", "us-west1-c"]), st.sampled_from(["", NO_QUOTA])), max_size=5
 )
+
+
+def answer(value):
+    return Unknown("denied") if value is None else Present(value)
 
 
 def is_enough(limit, used):
@@ -46,7 +51,7 @@ def is_enough(limit, used):
 def test_only_googles_words_or_every_fact_of_a_quota_names_a_cause(state, words, drawn, zone, answers):
     """Google has no words for a wait: one quota that is enough means stock, and quotas that are all too low mean quota."""
     reads = [
-        QuotaRead(quota=PREEMPTIBLE, place=zone, limit=limit, used=used, needed=4, why_unknown="denied")
+        QuotaRead(quota=PREEMPTIBLE, place=zone, limit=answer(limit), used=answer(used), needed=4)
         for limit, used in drawn
     ]
     others = [OtherRequest(zone=at, state="FAILED" if said else "ACTIVE", words=said) for at, said in answers]

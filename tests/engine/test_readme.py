@@ -15,6 +15,7 @@ import pytest
 
 from gemma_serving.contracts.settings_files import shipped_files
 from gemma_serving.planning.planner import plan
+from gemma_serving.planning.units import duration
 from gemma_serving.scripts.gemma.__main__ import main, overview
 from gemma_serving.scripts.gemma.first import FIRST_DAY
 from gemma_serving.stacks.loading import from_file
@@ -139,7 +140,11 @@ def test_each_price_that_a_page_states_of_a_stack_is_its_plans(printed):
         name = path.name.split(".")[1]
         plans[name] = plan(to_deployment(from_file(path, project="my-project")))
     for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
-        for line in page.read_text().splitlines():
+        text = page.read_text()
+        for wait, name in re.findall(r"(\d+ min \d+ s) for `([a-z0-9-]+)`", text):
+            assert wait == duration(plans[name].running.cold_start_s), (page.name, name)
+            stated += 1
+        for line in text.splitlines():
             names = {*re.findall(r"`([a-z0-9-]+)`", line)} & {*plans}
             if len(names) != 1:
                 continue
@@ -147,15 +152,15 @@ def test_each_price_that_a_page_states_of_a_stack_is_its_plans(printed):
             running, usd = found.running, found.cost.usd_per_hour
             kept = sum(part.usd for part in running.bill if part.basis == "month")
             known = {"hour": [usd], "day": [24 * usd], "month": [kept, running.always_on_usd_per_month]}
-            for text, unit in re.findall(r"\$([\d,]+(?:\.\d+)?) per (hour|day|month)", line):
-                digits = len(text.partition(".")[2])
-                assert text in {f"{value:,.{digits}f}" for value in known[unit]}, (page.name, line)
+            for amount, unit in re.findall(r"\$([\d,]+(?:\.\d+)?) per (hour|day|month)", line):
+                digits = len(amount.partition(".")[2])
+                assert amount in {f"{value:,.{digits}f}" for value in known[unit]}, (page.name, line)
                 stated += 1
             if row := re.search(r" per month \| (\d+) s \| (\d+)[^|]*\| ([\d.]+) h", line):
                 planned = (running.cold_start_s, running.even_requests_per_day, running.even_hours_per_day)
                 assert row.groups() == tuple(map("{:.{}f}".format, planned, (0, 0, 1))), line
                 stated += 3
-    assert stated >= 16
+    assert stated >= 19
 
 
 def test_a_plan_tells_one_wait_after_an_idle_period(printed):

@@ -108,7 +108,7 @@ class Incident(NamedTuple):
 
 
 TWO_FOR_40 = (
-    r"is 64 GiB, but the memory quota of us-east4 is 40 GiB\. .*will fail.*[sS]et cloudRun\.maxInstances: 1.*"
+    r"is 64 GiB, but the memory quota of us-east4 is 40 GiB \(cloudRun\.memoryQuota\)\. .*will fail.*[sS]et cloudRun\.maxInstances: 1.*"
     r"cloudRun\.memory: 20Gi.*request 32 vCPU \(cloudRun\.cpuQuota\) and 128 GiB \(cloudRun\.memoryQuota\)"
 )
 AN_UPDATE = (
@@ -144,7 +144,7 @@ INCIDENTS: Mapping[str, Incident] = {
     "PRB01": Incident("l4-qat", {"cloudRun.startupProbe": LATE}, "block", r"allows 3 min.*cloudRun\.startupProbe\.failureThreshold: \d+"),
     "PRB02": Incident("l4-qat", {"cloudRun.startupProbe": TOO_LONG}, "block", r"1860 s; .* 1800 s"),
     "SCL01": Incident("l4-qat", {"cloudRun.concurrency": 4, "cloudRun.maxInstances": 1}, "warn", r"4 concurrent requests .* Set cloudRun\.concurrency: \d+"),
-    "SCL02": Incident("l4-qat", {"cloudRun.gpuQuota": 1, "cloudRun.maxInstances": 2}, "block", r"is 2, .* us-east4 is 1\..*cloudRun\.maxInstances: 1"),
+    "SCL02": Incident("l4-qat", {"cloudRun.gpuQuota": 1, "cloudRun.maxInstances": 2}, "block", r"is 2, .* us-east4 is 1 \(.*cloudRun\.maxInstances: 1"),
     "SCL04": Incident("l4-qat-002", {**TWO_LARGE, "cloudRun.memoryQuota": "40Gi"}, "block", TWO_FOR_40),
     "SCL05": Incident("l4-qat", {"cloudRun.memory": "32Gi"}, "warn", AN_UPDATE),
     "SCL03": Incident("l4-qat", {"cloudRun.region": "europe-west3"}, "block", r"europe-west3\. Set cloudRun\.region: europe-west1"),

@@ -5,7 +5,10 @@ import re
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from gemma_serving.contracts.answers import Present
 from gemma_serving.gke.rules import GKE_RULES
 from gemma_serving.planning.cost.subject import examine
 from gemma_serving.planning.data.checkpoints import CHECKPOINTS
@@ -29,9 +32,12 @@ from gemma_serving.planning.settings.workload import Workload
 from gemma_serving.planning.solve.wording import message_of, remedy_of
 from gemma_serving.scripts.plan.explained_finding import explained
 from gemma_serving.scripts.plan.question import CommandWording
+from tests.laws import examples
 from tests.planning.blocks import service_block, tpu_block
 from tests.planning.corpus.measured import load
 from tests.records import replace
+
+law = settings(max_examples=examples(test=100, part=500, night=3000), deadline=None)
 
 MEASURED = load().deployments
 EXISTING = ExistingNetworkSettings(network="net", subnetwork="sub", private_google_access=True)
@@ -372,13 +378,39 @@ def test_fewer_instances_are_also_fewer_minimum_instances():
     assert calm.remedies[0].changes == {"cloud_run.max_instances": 2}
 
 
-def test_an_exceeded_quota_that_is_set_blocks_although_the_other_is_not_set():
-    """Six instances exceed both quotas of a new project; only that of the memory is set."""
-    region = {"region": "us-east4", "max_instances": 6}
-    certain = the(plan(on_cloud_run(memory_quota_mib=40 * 1024, **region)), "SCL04")
-    assert certain.severity == "block"
-    assert "the vCPU quota of us-east4 is not set" in certain.message
-    assert the(plan(on_cloud_run(**region)), "SCL04").severity == "warn"
+LIMIT = st.none() | st.sampled_from([1, 2, 4, 15, 16, 17, 40, 63, 64, 100])
+
+
+@law
+@given(st.integers(1, 4), st.tuples(LIMIT, LIMIT, LIMIT), st.tuples(LIMIT, LIMIT, LIMIT))
+def test_what_a_quota_will_do_is_said_only_of_one_that_was_read_or_set(instances, read, stated):
+    """Three quotas: GPUs, vCPU, GiB. What was read precedes what the settings have, and both precede a new project's."""
+    units = ("GPUs", "vCPU", "GiB")
+    stated_settings = {
+        "gpu_quota": stated[0],
+        "cpu_quota": stated[1],
+        "memory_quota_mib": stated[2] and stated[2] * 1024,
+    }
+    asked = on_cloud_run(region="us-east4", cpu=4, memory_mib=16 * 1024, max_instances=instances, **stated_settings)
+    quotas = tuple((unit, Present(float(limit))) for unit, limit in zip(units, read, strict=True) if limit)
+    planned = plan(replace(asked, quotas=quotas))
+    gpus, *known = [one or other for one, other in zip(read, stated, strict=True)]
+    shown = found(planned, "SCL02")
+    assert (shown is not None) is (instances > (gpus or 1))
+    assert shown is None or ("will fail" in shown.message) is (gpus is not None)
+    for identifier, revisions, sure, unsure in (
+        ("SCL04", 1, "The deployment will fail", "The deployment may fail"),
+        ("SCL05", 2, "The new revision will not start", "The new revision may not start"),
+    ):
+        need = [revisions * instances * each for each in (4, 16)]
+        over = [limit for each, limit, new in zip(need, known, (20, 40), strict=True) if each > (limit or new)]
+        shown = found(planned, identifier)
+        is_first = identifier == "SCL04" or found(planned, "SCL04") is None
+        assert (shown is not None) is (bool(over) and is_first)
+        if shown is not None:
+            is_known = any(limit is not None for limit in over)
+            assert (sure in shown.message, unsure in shown.message) == (is_known, not is_known)
+            assert (shown.severity == "block") is (is_known and identifier == "SCL04")
 
 
 def test_without_a_project_nothing_is_said_about_its_quota():

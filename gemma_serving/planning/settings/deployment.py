@@ -4,6 +4,7 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Struct
 
+from gemma_serving.contracts.quotas import Quotas
 from gemma_serving.planning.data.prices import PriceBook
 from gemma_serving.planning.machine.hardware import Accelerator
 from gemma_serving.planning.model.spec import ModelSpec
@@ -57,6 +58,8 @@ class Facts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Architecture of a draft model outside the catalog."""
     price_book: PriceBook | None = None
     """Prices that replace the shipped prices."""
+    quotas: Quotas = ()
+    """Cloud Run's quotas in the region that were read. They precede the settings' (`cloudRun.cpuQuota`)."""
     today: str | None = None
     """Today's date, YYYY-MM-DD. The planner has no clock; without a date no price is reported as old."""
 

@@ -11,7 +11,7 @@ from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.resource_types import CAPACITY_TYPE
 from gemma_serving.engine.state import StackState
 from gemma_serving.scripts.doctor import capacity, checkup, project
-from gemma_serving.scripts.doctor.blocking import blocking_checks, require_ready, require_secrets
+from gemma_serving.scripts.doctor.blocking import live_checks, require_ready, require_secrets
 from gemma_serving.scripts.stack.settings import stack_settings
 from gemma_serving.stacks.hooks.run_recorder import RunRecorder
 from localcloud.world.scenario import Images, Run
@@ -83,7 +83,7 @@ def blocked(stack, state):
     server = {"type": CAPACITY_TYPE, "inputs": {"image": "" if state == "other" else state}}
     resources = () if state in {"new", "known"} else (server,)
     status = "missing" if state == "new" else "read"
-    lines = blocking_checks(
+    lines = live_checks(
         stack_settings(stack, project=PROJECT),
         StackState(stack=stack, status=status, resources=resources),
         has_ended=state == "ended",
@@ -106,15 +106,16 @@ def test_a_zone_with_too_little_quota_for_a_request_is_named_and_does_not_block(
     server = () if state == "new" else ({"type": CAPACITY_TYPE, "inputs": {}},)
     found = StackState(stack=TPU, status="missing" if state == "new" else "read", resources=server)
     lines = require_ready(stack_settings(TPU, project=PROJECT), found, has_ended=state == "ended")
-    assert [line.check for line in lines] == ([] if state == "other" else CHIPS[1:])
-    assert all(line.detail == f"0 chips, 4 needed, but {ZONES[0]} has enough" for line in lines)
+    told = [line for line in lines if line.is_told]
+    assert [line.check for line in told] == ([] if state == "other" else CHIPS[1:])
+    assert all(line.detail == f"0 chips, 4 needed, but {ZONES[0]} has enough" for line in told)
 
 
 def test_a_disabled_secret_version_stops_a_restart_and_nothing_else_does(world):
     for step in (rows.BY_REFERENCE, rows.secret(rows.TOKEN)):
         step(world)
     state = StackState(stack=TPU, status="read")
-    assert require_secrets(stack_settings(TPU, project=PROJECT), state) == []
+    assert {line.word for line in require_secrets(stack_settings(TPU, project=PROJECT), state)} == {"ok"}
     world.admin("POST", f"{rows.SECRETS}/their-token/versions/1:disable", {})
     with pytest.raises(CommandRefusedError, match=r"(?s)Nothing was changed\..*is DISABLED"):
         require_secrets(stack_settings(TPU, project=PROJECT), state)

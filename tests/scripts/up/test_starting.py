@@ -84,7 +84,7 @@ def test_each_step_of_an_up_is_made_in_its_case(state, labels, server, dry_run):
         patched(patch, home_region=note("region"), _require_plan=note("plan"), _require_zone=note("zone"))
         patched(patch, may_take_over=note("take over"), width_of=lambda _: None)
         patched(patch, read_facts=note("read", known), replace_cut_off=note("replace"), report_unknown=lambda _: None)
-        patched(patch, require_ready=note("ready"), print_progress=note("print"), forget=note("forget"))
+        patched(patch, require_ready=note("ready", ()), print_progress=note("print"), forget=note("forget"))
         patched(patch, _kept_state=note("keep", nullcontext()))
         with starting.prepared_stack("x", dry_run=dry_run, plan="i") as given:
             assert given == (known, None)

@@ -15,7 +15,7 @@ from gemma_serving.cloud import zone_answers
 from gemma_serving.cloud.caller import USER, GoogleCaller
 from gemma_serving.cloud.quotas import instance_quotas
 from gemma_serving.cloud.shortage import QuotaRead
-from gemma_serving.contracts.answers import Absent
+from gemma_serving.contracts.answers import Absent, Present
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.fields import from_json, to_json
@@ -107,7 +107,7 @@ class Engine:
         self.blocked, self.state, self.facts, self.removed = [], StackState(stack=STACK, status="read"), FACTS, []
         self.breaks = False
         """Whether an update leaves a state that cannot be read."""
-        monkeypatch.setattr(blocking, "blocking_checks", self._blocking)
+        monkeypatch.setattr(blocking, "live_checks", self._blocking)
         monkeypatch.setattr(starting, "read", self._read)
         monkeypatch.setattr(facts, "connect", lambda _project: None)
         monkeypatch.setattr(facts, "cloud_facts", self._facts)
@@ -625,7 +625,7 @@ class TestAnErrorWithLines:
         waited = "WAITING_FOR_RESOURCES for 30m: the wait for this zone timed out."
         engine.errors = [f"{NOT_GRANTED[0]}\n  us-east5-a  unknown: {waited}\nunknown: compare."]
         (quota,) = instance_quotas("v6e-1", "standard")
-        read = QuotaRead(quota=quota, place="us-east5-a", limit=0, used=0, needed=1)
+        read = QuotaRead(quota=quota, place="us-east5-a", limit=Present(0), used=Present(0), needed=1)
 
         def connect(project):
             if login == "ended":

@@ -17,6 +17,7 @@ from gemma_serving.planning.model.support import version_in_use
 from gemma_serving.planning.question.recommendation import FUSE_MODES
 from gemma_serving.planning.question.releases import is_known_from
 from gemma_serving.planning.rules.alternatives import alternatives_for
+from gemma_serving.planning.rules.platforms.quota import known_quota
 from gemma_serving.planning.rules.registry import RULES, RuleResult, change, rule
 from gemma_serving.planning.settings.cloud_run import LONGEST_REQUEST_S
 from gemma_serving.planning.settings.finding import Remedy
@@ -169,7 +170,8 @@ def _queueing(subject: Subject) -> RuleResult | None:
 def _quota(subject: Subject) -> RuleResult | None:
     run = subject.resolved.deployment.cloud_run
     region = run.region or "the region"
-    if run.gpu_quota is None:
+    quota = known_quota(subject.resolved, "GPUs", "cloudRun.gpuQuota", run.gpu_quota)
+    if quota is None:
         has_none = run.zonal_redundancy or not subject.resolved.accelerator.cloud_run.new_project_quota
         if run.max_instances <= (0 if run.region and has_none else 1):
             return None
@@ -183,15 +185,16 @@ def _quota(subject: Subject) -> RuleResult | None:
                 "Revisions that still hold instances count too."
             ),
         )
-    if run.max_instances <= run.gpu_quota:
+    if run.max_instances <= quota.value:
         return None
-    changes: dict[str, object] = {"cloud_run.max_instances": run.gpu_quota}
-    if run.min_instances > run.gpu_quota:
-        changes["cloud_run.min_instances"] = run.gpu_quota
+    most = int(quota.value)
+    changes: dict[str, object] = {"cloud_run.max_instances": most}
+    if run.min_instances > most:
+        changes["cloud_run.min_instances"] = most
     return RuleResult(
-        f"cloudRun.maxInstances is {run.max_instances}, but the GPU quota of {region} is {run.gpu_quota}. "
+        f"cloudRun.maxInstances is {run.max_instances}, but the GPU quota of {region} is {most} ({quota.source}). "
         "The deployment will fail.",
-        remedies=(Remedy(changes=changes),) if run.gpu_quota else (),
+        remedies=(Remedy(changes=changes),) if most else (),
         advice="Or request more GPU quota (free of charge, takes days).",
     )
 
@@ -202,7 +205,8 @@ def _region(subject: Subject) -> RuleResult | None:
     invited = resolved.accelerator.cloud_run.by_invitation
     known = [name for name in resolved.accelerator.cloud_run.regions if name not in invited]
     by_invitation = run.region in invited
-    if not run.region or run.region in known or (by_invitation and run.gpu_quota):
+    quota = known_quota(resolved, "GPUs", "cloudRun.gpuQuota", run.gpu_quota)
+    if not run.region or run.region in known or (by_invitation and quota and quota.value):
         return None
     nearest_first = sorted(known, key=lambda name: continent_of(name) != continent_of(run.region))
     where = f"by invitation only in {run.region}: the GPU quota of other projects there is 0"

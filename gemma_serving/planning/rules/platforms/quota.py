@@ -1,9 +1,11 @@
-"""Rules for Cloud Run's regional quotas for vCPU and memory."""
+"""Rules for Cloud Run's regional quotas for vCPU and memory, and the quotas that rules know or assume."""
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from msgspec import Struct
 
+from gemma_serving.contracts.answers import Assumed, Present
 from gemma_serving.planning.cost.subject import Subject
 from gemma_serving.planning.machine.hardware import (
     CLOUD_RUN_GIB_PER_VCPU,
@@ -17,6 +19,8 @@ from gemma_serving.planning.question.resolved import Resolved
 from gemma_serving.planning.rules.registry import RuleResult, instance_size, rule
 from gemma_serving.planning.settings.finding import Remedy
 
+_NEW: Final = "new projects"
+
 
 class _Use(Struct, frozen=True):
     """One instance's use of a quota, and the quota in the region."""
@@ -25,13 +29,22 @@ class _Use(Struct, frozen=True):
     """Its key in the settings. The key of its quota has `Quota` behind it."""
     unit: str
     each: float
-    given: float | None
-    """None if the quota is not set; the quota of a new project is then used."""
-    of_new_project: float
+    quota: Present[float] | Assumed[float]
 
     @property
     def allowed(self) -> float:
-        return self.of_new_project if self.given is None else self.given
+        return self.quota.value
+
+
+def known_quota(resolved: Resolved, unit: str, key: str, given: float | None) -> Present[float] | None:
+    """Return a quota that was read, or that a key of the settings states; None without one."""
+    read = dict(resolved.deployment.quotas).get(unit)
+    return read or (None if given is None else Present(given, key))
+
+
+def certain(too_low: Sequence[Present[float]], *, will: str, may: str) -> str:
+    """Return what follows from quotas that are too low: `will` needs one that is known."""
+    return will if too_low else may
 
 
 @rule("SCL04")
@@ -40,10 +53,11 @@ def _compute_quota(subject: Subject) -> RuleResult | None:
     over = [use for use in uses if use.each * instances > use.allowed]
     if not over:
         return None
-    is_certain = any(use.given is not None for use in over)
+    known = _known(over)
+    outcome = certain(known, will="The deployment will fail.", may="The deployment may fail.")
     return RuleResult(
-        f"{_clauses(subject, over, instances)}. The deployment {'will' if is_certain else 'may'} fail.",
-        severity="block" if is_certain else "warn",
+        f"{_clauses(subject, over, instances)}. {outcome}",
+        severity="block" if known else "warn",
         remedies=_remedies(subject, uses, revisions=1),
         advice=_advice(uses, instances),
     )
@@ -55,24 +69,34 @@ def _compute_quota_at_an_update(subject: Subject) -> RuleResult | None:
     over = [use for use in uses if use.each * instances * REVISIONS_AT_AN_UPDATE > use.allowed]
     if not over or any(use.each * instances > use.allowed for use in uses):
         return None
+    outcome = certain(
+        _known(over),
+        will="The new revision will not start, and the old one will keep serving.",
+        may="The new revision may not start; the old one then keeps serving.",
+    )
     return RuleResult(
         "During an update, instances of the old and the new revision both count toward the quota: "
-        f"{_clauses(subject, over, instances, revisions=REVISIONS_AT_AN_UPDATE)}. "
-        "The new revision will not start, and the old one will keep serving.",
+        f"{_clauses(subject, over, instances, revisions=REVISIONS_AT_AN_UPDATE)}. {outcome}",
         remedies=_remedies(subject, uses, revisions=REVISIONS_AT_AN_UPDATE),
         advice=_advice(uses, instances),
     )
 
 
+def _known(uses: Sequence[_Use]) -> Sequence[Present[float]]:
+    return [use.quota for use in uses if isinstance(use.quota, Present)]
+
+
 def _uses(resolved: Resolved) -> Sequence[_Use]:
-    """Return one instance's use of each quota; empty if neither a quota nor a region is set, because then no project is known."""
-    run, memory_gib = resolved.deployment.cloud_run, resolved.host_memory_gib
+    """Return one instance's use of each quota; empty if neither a quota nor a region is known, because then no project is."""
+    run = resolved.deployment.cloud_run
     quota_gib = None if run.memory_quota_mib is None else run.memory_quota_mib / 1024
+    vcpu = known_quota(resolved, "vCPU", "cloudRun.cpuQuota", run.cpu_quota) or Assumed(NEW_PROJECT_VCPU, _NEW)
+    memory = known_quota(resolved, "GiB", "cloudRun.memoryQuota", quota_gib) or Assumed(NEW_PROJECT_MEMORY_GIB, _NEW)
     uses = (
-        _Use("cloudRun.cpu", "vCPU", resolved.vcpu, run.cpu_quota, NEW_PROJECT_VCPU),
-        _Use("cloudRun.memory", "GiB", memory_gib, quota_gib, NEW_PROJECT_MEMORY_GIB),
+        _Use("cloudRun.cpu", "vCPU", resolved.vcpu, vcpu),
+        _Use("cloudRun.memory", "GiB", resolved.host_memory_gib, memory),
     )
-    return [use for use in uses if use.given is not None or run.region]
+    return [use for use in uses if run.region or isinstance(use.quota, Present)]
 
 
 def _clauses(subject: Subject, over: Sequence[_Use], instances: int, *, revisions: int = 1) -> str:
@@ -82,7 +106,9 @@ def _clauses(subject: Subject, over: Sequence[_Use], instances: int, *, revision
     found: list[str] = []
     for use in over:
         allowed = f"{use.allowed:g} {use.unit}"
-        known = f"is {allowed}" if use.given is not None else f"is not set (new projects have {allowed})"
+        known = f"is {allowed} ({use.quota.source})"
+        if isinstance(use.quota, Assumed):
+            known = f"is not set ({use.quota.source} have {allowed})"
         kind = "vCPU" if use.unit == "vCPU" else "memory"
         needed = f"{use.each * revisions * instances:g} {use.unit}"
         one = f"{counted} x {use.key} {use.each:g} {use.unit} is {needed}"
