@@ -156,16 +156,23 @@ def _of_machine(machine: TpuMachine, now: datetime) -> Answer[datetime]:
     return Unknown(f"{name} {answer.why}") if isinstance(answer, Unknown) else answer
 
 
+def phase_of(published: Mapping[str, str], now: datetime) -> Answer[str]:
+    """Return the phase in a machine's guest attributes. Unknown continues a sentence about the agent."""
+    phase = published.get(guest_attributes.PHASE_KEY, "")
+    updated = _time(published.get(guest_attributes.UPDATED_AT_KEY, ""))
+    if updated is not None and now - updated > LATEST_REPORT:
+        return Unknown(f"last reported {age((now - updated).total_seconds())} ago", read_at=updated)
+    return Present(phase, read_at=updated) if phase else Absent()
+
+
 def reported(published: Mapping[str, str], now: datetime) -> Answer[datetime]:
     """Return the idle time in a machine's guest attributes. Unknown continues a sentence about it."""
-    phase = published.get(guest_attributes.PHASE_KEY, "")
-    if not phase:
-        return Unknown("has published no phase")
-    updated = _time(published.get(guest_attributes.UPDATED_AT_KEY, ""))
-    if updated is None:
+    report = phase_of(published, now)
+    if not isinstance(report, Present):
+        return Unknown("has published no phase") if isinstance(report, Absent) else report
+    if report.read_at is None:
         return Unknown("last reported at an unknown time")
-    if now - updated > LATEST_REPORT:
-        return Unknown(f"last reported {age((now - updated).total_seconds())} ago")
+    phase = report.value
     if phase in _STARTS or (
         phase == guest_attributes.READY and published.get(guest_attributes.IDLE_SINCE_KEY) == guest_attributes.NOT_IDLE
     ):

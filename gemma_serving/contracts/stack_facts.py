@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Final, Literal
 
-from gemma_serving.contracts.answers import Answer, Present
+from gemma_serving.contracts.answers import Absent, Answer, Present
 from gemma_serving.contracts.fields import as_mapping
 from gemma_serving.contracts.guest_attributes import FAILED
 from gemma_serving.contracts.outputs import StackOutputs
@@ -45,8 +46,8 @@ class CloudFacts:
     """RFC 3339: when the queued resource was created, or when the service reached its state."""
     place: str | None = None
     """Zone or region."""
-    phase: str | None = None
-    """Phase that the TPU VM published, or the reason of a service that is not ready."""
+    phase: Answer[str] = field(default_factory=Absent)
+    """Phase that the agent on the TPU VM published, or the reason of a service that is not ready. Unknown: the agent's last report is old."""
     phase_detail: str | None = None
     deadline: str | None = None
     """RFC 3339: when Google deletes the TPU VM."""
@@ -92,10 +93,8 @@ class CloudFacts:
     """Rate of the slice, or of one instance of the service, while it runs."""
     limits: str = ""
     """Limits in the labels as text; empty without limits."""
-    idle_since: str | None = None
-    """RFC 3339: since when the TPU VM has had no request."""
-    idle_unknown: str = ""
-    """Reason why the idle time is unknown, as the end of a sentence; empty if it is known."""
+    idle: Answer[datetime] = field(default_factory=Absent)
+    """Since when the TPU VM has had no request. Absent: it is busy. Unknown continues a sentence about the TPU VM."""
     idle_after_s: int | None = None
     """Limit of the idle time in the labels (`tpu.idleAfter`); None without one."""
     shortage: Shortage | None = None
@@ -104,9 +103,14 @@ class CloudFacts:
     """Facts that Google did not return, one sentence each."""
 
     @property
+    def phase_now(self) -> str | None:
+        """The phase; None without a report, or without one that holds now."""
+        return self.phase.value if isinstance(self.phase, Present) else None
+
+    @property
     def serves_nothing(self) -> bool:
         """True if the server failed and Google reports nothing that it serves."""
-        return FAILED in {self.state.lower(), self.phase} and self.running is None and not self.unknown
+        return FAILED in {self.state.lower(), self.phase_now} and self.running is None and not self.unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +153,10 @@ class ServesNow:
         return INCOMPLETE if self.word == "no server" else self.word
 
 
+FoundPart = tuple[str, str]
+"""Kind (cloud.kinds) and last part of the name of a resource."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackFacts:
     """Facts about one stack. A part is None if the caller did not name it: it is then neither absent nor unknown."""
@@ -162,6 +170,8 @@ class StackFacts:
     """The server that the state names; where it names none and Google was asked, the one that the settings name."""
     resources: int = 0
     """Number of resources in the state."""
+    parts: Sequence[FoundPart] = ()
+    """Kind and name of each resource in the state that Google has under a name of its own."""
     pending: Sequence[str] = ()
     """Names of the resources whose creation an interrupted run began."""
     has_server_component: bool = False

@@ -251,8 +251,6 @@ def outputs_in(stack: str, resources: Sequence[ResourceState]) -> StackOutputs:
     try:
         return from_json(StackOutputs, raw)
     except ContractError as error:
-        if not any(resource.type in SERVER_TYPES for resource in resources):
-            raise not_deployed(stack) from None  # only its bucket exists
         raise CommandRefusedError(
             f"The outputs of stack {stack} are incomplete: {error} Its last `gemma up` failed, or was another version's. "
             f"Run `gemma up {stack}`."
@@ -262,11 +260,6 @@ def outputs_in(stack: str, resources: Sequence[ResourceState]) -> StackOutputs:
 def after_no_capacity(stack: str) -> str:
     """Return the commands after a request for capacity that failed."""
     return f"`gemma capacity {stack}` shows each zone's capacity. Fix the cause, then run `gemma up {stack}`."
-
-
-def not_deployed(stack: str) -> CommandRefusedError:
-    """Return the error for a stack that is not deployed, or only staged."""
-    return CommandRefusedError(f"Stack {stack} is not deployed. Run `gemma up {stack}`.")
 
 
 def _outputs(resources: Sequence[ResourceState], kind: str) -> Mapping[str, object]:

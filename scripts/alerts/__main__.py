@@ -8,7 +8,7 @@ and receive metrics. Changes nothing.
 
 import json
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC
 from typing import Annotated, Final
 
@@ -33,11 +33,12 @@ def _alerts(options: AlertsOptions) -> ExitCode:
     from gemma_serving.cloud.simulated import is_simulated
     from gemma_serving.engine import state as states
     from gemma_serving.scripts.stack.facts import read_facts
-    from gemma_serving.scripts.stack.serves import GOOGLE_LIMIT_S, require_deployed
+    from gemma_serving.scripts.stack.serves import GOOGLE_LIMIT_S, old_report, require_deployed
     from gemma_serving.scripts.stack.settings import stack_project
 
     state = states.read(options.stack)
-    require_deployed(read_facts(state, "server", limit_s=GOOGLE_LIMIT_S))
+    facts = read_facts(state, "server", limit_s=GOOGLE_LIMIT_S)
+    require_deployed(facts)
     outputs, named = state.outputs, next(iter(state.projects), None)
     project = outputs.project if outputs is not None else stack_project(options.stack, project=named)
     report = read_alerts(
@@ -47,6 +48,7 @@ def _alerts(options: AlertsOptions) -> ExitCode:
         declared=sum(item.get("type") == POLICY_TYPE for item in state.resources),
         has_closed=options.closed,
     )
+    report = replace(report, unread=(*report.unread, *filter(None, [old_report(facts)])))
     if options.as_json:
         found = {"schema_version": 2, "simulated": is_simulated(), "verdict": report.verdict}
         print_text(json.dumps({**found, **asdict(report)}))

@@ -7,9 +7,9 @@ Every sentence of a command about the cost of a stack is written here. `recorded
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Final, Literal, cast
 
-from gemma_serving.cloud.kinds import SERVICE
+from gemma_serving.cloud.kinds import BUCKET, GRANT, REPOSITORY, SERVICE
 from gemma_serving.cloud.price_file import book_of
 from gemma_serving.cloud.prices import (
     container_usd_per_hour,
@@ -25,7 +25,7 @@ from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.contracts.outputs import StackOutputs
 from gemma_serving.contracts.resource_types import SERVICE_TYPE
 from gemma_serving.contracts.search_results import FoundResource
-from gemma_serving.contracts.stack_facts import CloudFacts
+from gemma_serving.contracts.stack_facts import CloudFacts, FoundPart
 from gemma_serving.engine.state import Item, StackState, read
 from gemma_serving.planning.cost.capacity_order import known_usd_per_hour
 from gemma_serving.planning.data.prices import LIST_PRICES, Price, price_words
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from gemma_serving.planning.question.types import CostPlan
     from gemma_serving.planning.settings.capacity_form import ProvisioningModel
 
+_SIZED: Final = frozenset({BUCKET, REPOSITORY})
 Billing = Literal["running", "waiting", "ended", "unclear"]
 """Whether a server is billed. `unclear`: Google may bill it, such as while capacity is created or deleted."""
 
@@ -122,11 +123,21 @@ def found_rate(found: Sequence[FoundResource]) -> str:
 
 
 def found_sentence(found: Sequence[FoundResource]) -> str:
-    """Return how many resources Google has of a stack, with the rate now of each kind that has a price, as a sentence."""
+    """Return how many resources Google has of a stack, with the rate now of each kind that has a price, or what exists without a server, as a sentence."""
     kinds = dict.fromkeys(item.kind for item in found)
     rates = {kind: found_rate([item for item in found if item.kind == kind]) for kind in kinds}
     priced = [f"{kind}, {rate}" for kind, rate in rates.items() if rate]
-    return f"{number_of(len(found), 'resource')} in Google Cloud: {'; '.join(priced) or 'none has an hourly price'}."
+    if not priced:
+        parts = [(item.kind, item.id) for item in found if item.kind != GRANT]
+        return without_server(parts, len(parts))
+    return f"{number_of(len(found), 'resource')} in Google Cloud: {'; '.join(priced)}."
+
+
+def without_server(found: Sequence[FoundPart], count: int) -> str:
+    """Return what a stack without a server has, as a sentence: the number of its resources, and those that are billed by size."""
+    sized = sorted(f"{kind} {name}" for kind, name in found if kind in _SIZED)
+    what = [*([number_of(count, "resource")] if count > len(sized) else ()), *([" and ".join(sized)] if sized else ())]
+    return f"No server exists, only {', with '.join(what)}{', billed by size' if sized else ''}."
 
 
 def lost_files(stack: str) -> Sequence[str]:

@@ -16,12 +16,12 @@ from gemma_serving.cloud.capacity import (
 )
 from gemma_serving.cloud.clock import GOOGLE_CLOCK
 from gemma_serving.cloud.google_api import GoogleApi, GoogleListError, connect, lookup
-from gemma_serving.cloud.kinds import ACCOUNT, BUCKET, INSTANCE, NODE, QUEUED, SERVICE, by_name
+from gemma_serving.cloud.kinds import ACCOUNT, BUCKET, BY_TYPE, INSTANCE, NODE, QUEUED, SERVICE, by_name
 from gemma_serving.cloud.search import resource_of
 from gemma_serving.cloud.service_traffic import known_shares
 from gemma_serving.cloud.shortage import read_instance_shortage, read_shortage
 from gemma_serving.cloud.spending import account_of, spending
-from gemma_serving.cloud.tpu_machine import TpuMachine, reported
+from gemma_serving.cloud.tpu_machine import TpuMachine, phase_of, reported
 from gemma_serving.contracts.answers import Absent, Present, Unknown
 from gemma_serving.contracts.capacity_states import ACTIVE, DEAD, LOST_NODES
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
@@ -31,7 +31,6 @@ from gemma_serving.contracts.guest_attributes import (
     DETAIL_KEY,
     DOCUMENT_HASH_KEY,
     FORMER_HASH_KEY,
-    PHASE_KEY,
     SERVING_HASH_KEY,
 )
 from gemma_serving.contracts.labels import PRODUCT, Ownership
@@ -45,7 +44,7 @@ from gemma_serving.contracts.resource_types import (
 )
 from gemma_serving.contracts.search_results import FoundResource
 from gemma_serving.contracts.serving_document import DOCUMENT_METADATA_KEY, document_hash
-from gemma_serving.contracts.stack_facts import MISSING, CloudFacts, StatedResource
+from gemma_serving.contracts.stack_facts import MISSING, CloudFacts, FoundPart, StatedResource
 from gemma_serving.engine.state import Item, StackState
 from gemma_serving.scripts.stack.costs import form_in_use, rounded
 from gemma_serving.scripts.stack.settings import NO_PROJECT, stack_settings
@@ -75,6 +74,12 @@ def unrecorded_names(state: StackState) -> Sequence[str]:
         return named_server(state).names
     except (CommandRefusedError, NamingError):
         return ()
+
+
+def stated_parts(state: StackState) -> Sequence[FoundPart]:
+    """Return kind and name of each resource in a state that Google has under a name of its own."""
+    kinds = [(BY_TYPE.get(str(item.get("type"))), item) for item in state.resources]
+    return [(kind.kind, str(item.get("id")).rpartition("/")[2]) for kind, item in kinds if kind is not None]
 
 
 def server_of(item: Item) -> StatedResource:
@@ -237,7 +242,7 @@ def _queued(api: GoogleApi, found: StatedResource, stack: str) -> _Facts:
         owned.append(_owned(NODE, node, found.project, stack))
         facts = _with_node(api, facts, ListedNode(node), node_name)
     elif queued.state == ACTIVE:
-        facts = replace(facts, has_ended=True, phase=f"node {MISSING}")
+        facts = replace(facts, has_ended=True, phase=Present(f"node {MISSING}"))
     facts = _after_run(facts, found)
     stopped = queued.is_stopped_by_google and queued.state in {"SUSPENDING", "SUSPENDED"}
     preempted = stopped or (node is not None and ListedNode(node).state == "PREEMPTED")
@@ -260,22 +265,25 @@ def _with_node(api: GoogleApi, facts: CloudFacts, node: ListedNode, name: str) -
     facts = replace(facts, machine=name, deadline=node.ends, stored=document_hash(stored) if stored else None)
     if node.state != "READY":
         is_lost = node.state in LOST_NODES
-        return replace(facts, phase=f"node {node.state or 'UNKNOWN'}", has_ended=facts.has_ended or is_lost)
+        phase = Present(f"node {node.state or 'UNKNOWN'}")
+        return replace(facts, phase=phase, has_ended=facts.has_ended or is_lost)
     return _with_phase(api, facts, name)
 
 
 def _with_phase(api: GoogleApi, facts: CloudFacts, name: str) -> CloudFacts:
-    """Return the facts with the TPU VM's guest attributes. A machine without any is booting."""
+    """Return the facts with the TPU VM's guest attributes. A machine without any is booting. An old report only says how old it is."""
     try:
         published = TpuMachine(api=api, name=name).published()
     except ScriptError as error:
         return replace(facts, unknown=(str(error),))
-    idle = reported(published, GOOGLE_CLOCK.now())
+    facts = replace(facts, idle=reported(published, GOOGLE_CLOCK.now()))
+    phase = phase_of(published, GOOGLE_CLOCK.now())
+    if isinstance(phase, Unknown):
+        old = f"The agent on TPU VM {name.rpartition('/')[2]} {phase.why}, so whether it serves is unknown."
+        return replace(facts, phase=replace(phase, why=old))
     return replace(
         facts,
-        idle_since=idle.value.isoformat() if isinstance(idle, Present) else None,
-        idle_unknown=idle.why if isinstance(idle, Unknown) else "",
-        phase=published.get(PHASE_KEY) or "booting",
+        phase=phase if isinstance(phase, Present) else Present("booting"),
         phase_detail=published.get(DETAIL_KEY) or None,
         reported=published.get(DOCUMENT_HASH_KEY) or None,
         running=published.get(SERVING_HASH_KEY) or None,
@@ -299,7 +307,7 @@ def _service(api: GoogleApi, found: StatedResource, stack: str) -> _Facts:
         state="DEPLOYING" if document.get("reconciling") else state,
         state_since=str(condition.get("lastTransitionTime") or "") or None,
         place=str(document.get("name")).split("/")[3],
-        phase=str(reason) if reason and state != "READY" else None,
+        phase=Present(str(reason)) if reason and state != "READY" else Absent(),
         phase_detail=message or None,
         declared=declared,
         stored=stored,

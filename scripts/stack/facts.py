@@ -21,6 +21,7 @@ from gemma_serving.scripts.stack.deployed_server import (
     lost_parts,
     named_server,
     serving,
+    stated_parts,
 )
 from gemma_serving.scripts.stack.held_networks import NOT_ASKED, held_network, is_held
 from gemma_serving.scripts.stack.labelled import search_stacks, searched_stacks
@@ -44,6 +45,7 @@ def facts_of(state: StackState, *, locks: Sequence[StackLock] | None = None) -> 
         outputs=outputs,
         declared=declared,
         resources=len(state.resources),
+        parts=stated_parts(state),
         pending=sorted({str(item.get("urn")).rpartition("::")[2] for item in state.pending}),
         has_server_component=has_component,
         is_without_capacity=state.lacks_capacity,

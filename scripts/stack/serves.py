@@ -11,7 +11,7 @@ from gemma_serving.contracts.answers import Absent, Answer, Present, Unknown
 from gemma_serving.contracts.capacity_states import WITHOUT_MACHINE
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.fields import as_mapping
-from gemma_serving.contracts.guest_attributes import FAILED, reason_of
+from gemma_serving.contracts.guest_attributes import FAILED, READY, reason_of
 from gemma_serving.contracts.masking import masked
 from gemma_serving.contracts.outputs import StackOutputs
 from gemma_serving.contracts.stack_facts import MISSING, CloudFacts, ServesNow, ServingWord, StackFacts, StatedResource
@@ -19,8 +19,9 @@ from gemma_serving.contracts.stack_lock import StackLock
 from gemma_serving.engine.deployment import StackDeployment, read_deployment
 from gemma_serving.engine.locks import stack_locks
 from gemma_serving.engine.runner import no_such_stack
-from gemma_serving.engine.state import NO_CAPACITY, after_no_capacity, not_deployed, of_deployment, outputs_in
+from gemma_serving.engine.state import NO_CAPACITY, after_no_capacity, of_deployment, outputs_in
 from gemma_serving.planning.units import number_of
+from gemma_serving.scripts.stack.costs import without_server
 from gemma_serving.scripts.stack.facts import NOT_COMPLETE, read_facts
 
 UNRECORDED: Final = "Google has a server of this stack that the stack's state does not have."
@@ -28,6 +29,7 @@ GOOGLE_LIMIT_S: Final = 10.0
 """Timeout of Google's answer for a command that only uses the server."""
 WAITING_STATES: Final = WITHOUT_MACHINE | {"DEPLOYING"}
 """States in which Google is still creating the server."""
+_WITHOUT_SERVER: Final = frozenset({"no server", "not deployed"})
 _HASH_DIGITS: Final = 12
 Stamp = Callable[[float], str]
 """Formats a time in seconds since 1970."""
@@ -90,7 +92,7 @@ def _without_server(facts: StackFacts) -> ServesNow:
     elif facts.is_without_capacity:
         return _not_granted(facts, "no server", after_no_capacity(facts.stack))
     else:
-        why = f"The state has only {number_of(count, 'other resource')}."
+        why = without_server(facts.parts, len(facts.parts) or count)
     return ServesNow(word="no server", why=why)
 
 
@@ -112,7 +114,7 @@ def next_start(stack: str) -> str:
 def failure_of(facts: StackFacts) -> str:
     """Return that the newest revision or document failed, and why, as sentences; empty if it did not, or if that is unknown."""
     cloud, server = facts.cloud, facts.recorded
-    if cloud is None or server is None or cloud.has_ended or FAILED not in {cloud.state.lower(), cloud.phase}:
+    if cloud is None or server is None or cloud.has_ended or FAILED not in {cloud.state.lower(), cloud.phase_now}:
         return ""
     # A TPU VM that has just received a new document still reports the result of the previous one.
     is_newest = cloud.ready != cloud.stored if server.kind == SERVICE else cloud.reported == cloud.stored
@@ -122,6 +124,25 @@ def failure_of(facts: StackFacts) -> str:
     why = masked(reason_of(cloud.phase_detail or "")).rstrip(".") or "no reason reported"
     is_other = cloud.running not in {None, cloud.stored}
     return f"{what}: {why}." + (f" {short_identity(str(cloud.running))} still serves." if is_other else "")
+
+
+def old_report(facts: StackFacts) -> str:
+    """Return since when the agent on the TPU VM has not reported, with the next command; empty if its report holds now."""
+    match facts.cloud:
+        case CloudFacts(phase=Unknown(why=why)):
+            return f"{why} Run `gemma logs {facts.stack}`."
+        case _:
+            return ""
+
+
+def start_in_progress(facts: StackFacts) -> str:
+    """Return that the agent on the TPU VM starts the server, with the next command; empty if another document serves, or if it does not."""
+    match facts.cloud:
+        case CloudFacts(state="ACTIVE", has_ended=False, running=None, phase=Present(value=phase)):
+            is_over = phase in {READY, FAILED} or phase.startswith("node ")
+        case _:
+            return ""
+    return "" if is_over else f"Nothing serves now: the TPU VM is {phase}. Run `gemma status {facts.stack} --watch`."
 
 
 def dead_server(facts: StackFacts) -> str:
@@ -197,17 +218,23 @@ def require_deployed(facts: StackFacts) -> None:
 
     If Google has its server or does not tell, if its state cannot be read, or while it is locked, it may be deployed.
     """
-    if isinstance(facts.state, Absent):
-        raise CommandRefusedError(no_such_stack(facts.stack))
-    is_possible = isinstance(facts.server, Unknown) or facts.is_unrecorded or isinstance(facts.state, Unknown)
+    match facts.state:
+        case Unknown():
+            return
+        case Absent():
+            raise CommandRefusedError(no_such_stack(facts.stack))
+        case Present() as state:
+            found = serves_now(facts)
     has_server = facts.recorded is not None or facts.deployed is not None
-    if is_possible or has_server or stack_locks(facts.stack):
-        return
-    if facts.is_without_capacity:
-        raise CommandRefusedError(
-            f"Stack {facts.stack} has no server. {[*facts.refusal, NO_CAPACITY][0]} {after_no_capacity(facts.stack)}"
-        )
-    raise not_deployed(facts.stack)
+    if not has_server and found.word in _WITHOUT_SERVER and not stack_locks(facts.stack):
+        raise _no_server(facts, found, state)
+
+
+def _no_server(facts: StackFacts, found: ServesNow, _state: Present[str]) -> CommandRefusedError:
+    """Return the refusal of a stack whose state has no server, as `gemma status` reports it, with the next command."""
+    why = found.why or f"Stack {facts.stack} is not deployed."
+    command = f" Run `gemma {'teardown' if facts.teardown_began else 'up'} {facts.stack}`."
+    return CommandRefusedError(f"{why}{'' if facts.is_without_capacity else command}")
 
 
 def serving_outputs(stack: str) -> StackOutputs:
@@ -227,12 +254,9 @@ def outputs_to_use(deployment: StackDeployment, facts: StackFacts) -> StackOutpu
     found = serves_now(facts)
     if facts.recorded is not None and is_being_deleted(facts, found):
         raise CommandRefusedError(f"{teardown_sentence(facts)} Run `gemma teardown {stack}`.")
-    outputs = outputs_in(stack, deployment.resources)
-    if found.word == "no server":
-        raise CommandRefusedError(
-            f"{found.why} Run `gemma {'teardown' if facts.teardown_began else 'status'} {stack}`."
-        )
-    return outputs
+    if isinstance(facts.state, Present) and found.word in _WITHOUT_SERVER:
+        raise _no_server(facts, found, facts.state)
+    return outputs_in(stack, deployment.resources)
 
 
 def facts_of_server(stack: str) -> tuple[StackDeployment, StackFacts]:
@@ -260,7 +284,7 @@ def run_end(cloud: CloudFacts, stamp: Stamp) -> str:
     if cloud.run_end == "preempted":
         return "Nothing serves. Google preempted the TPU VM (spot)."
     if cloud.planned_end is None:
-        return f"Nothing serves. Google reports the server as {cloud.phase or cloud.state}."
+        return f"Nothing serves. Google reports the server as {cloud.phase_now or cloud.state}."
     at = stamp(datetime.fromisoformat(cloud.planned_end).timestamp())
     if cloud.run_end == "planned":
         return _planned(at)

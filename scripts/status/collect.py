@@ -29,6 +29,7 @@ from gemma_serving.scripts.stack.serves import require_deployed, serves_now, why
 from gemma_serving.scripts.status.judge import drift_of, next_command, waits_of
 from gemma_serving.scripts.status.price import InOut, token_price
 from gemma_serving.scripts.status.report import (
+    AGENT,
     ENDPOINT,
     GOOGLE,
     LOST,
@@ -93,7 +94,7 @@ def collect(request: StatusRequest, *, clock: Clock = GOOGLE_CLOCK.now) -> Statu
     if request.stack and found[0].status == "missing":
         raise CommandRefusedError(_without_state(found[0], request.limit_s))
     known = each([partial(_known, state, request, clock) for state in found], workers=CALLS)
-    if request.stack and not (known[0][0].is_without_capacity or known[0][0].held):
+    if request.stack and known[0][1].serves.word == "not deployed":
         require_deployed(known[0][0])
     return StatusReport(
         at_s=clock().timestamp(),
@@ -130,7 +131,8 @@ def _known(state: StackState, request: StatusRequest, clock: Clock) -> tuple[Sta
         if answer is None:
             unanswered[source] = reason_of(error)
     facts = answers.get("facts", facts)
-    read = {STATE: facts.state, GOOGLE: facts.server, LOST: facts.lost}
+    phase = facts.cloud.phase if facts.cloud is not None else None
+    read = {STATE: facts.state, GOOGLE: facts.server, LOST: facts.lost, AGENT: phase}
     unanswered |= {source: part.why for source, part in read.items() if isinstance(part, Unknown)}
     if facts.cloud is not None and facts.cloud.has_ended:
         not_asked = None

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
-from gemma_serving.contracts.answers import Unknown
+from gemma_serving.contracts.answers import Present, Unknown
 from gemma_serving.contracts.capacity_states import ACTIVE, WITHOUT_MACHINE
 from gemma_serving.contracts.guest_attributes import FAILED, READY, RETRYING, WAITING
 from gemma_serving.contracts.stack_facts import CloudFacts, StackFacts
@@ -34,18 +34,18 @@ def drift_of(facts: StackFacts, target: str | None) -> Sequence[str]:
     found = [text for text in (*changed_by_hand(facts), moved_traffic(facts)) if text]
     if found or not stored or not running or stored == running:
         return found
-    if cloud.phase == FAILED:
+    if cloud.phase_now == FAILED:
         back = f"The TPU VM rolled back to the last known good {kind}, {short_identity(running)}."
         return [f"{kind.capitalize()} {short_identity(stored)} failed. {back}"]
     return [f"{kind.capitalize()} {short_identity(running)} is serving instead of {short_identity(stored)}."]
 
 
-def document_that_serves(cloud: CloudFacts) -> str:
+def document_that_serves(cloud: CloudFacts, phase: Present[str]) -> str:
     """Return the document that a TPU VM serves, as text; empty without a machine."""
-    if cloud.state != ACTIVE or cloud.has_ended or not cloud.phase:
+    if cloud.state != ACTIVE or cloud.has_ended:
         return ""
     if not cloud.running:
-        return f"none (TPU VM is {cloud.phase})"
+        return f"none (TPU VM is {phase.value})"
     same = ", as declared" if cloud.running == cloud.stored == cloud.declared else ""
     former = (
         f"; on probation, rolls back to document {short_identity(cloud.former)} if it fails" if cloud.former else ""
@@ -84,7 +84,8 @@ def next_command(status: StackStatus, facts: StackFacts) -> str:
 def _commands(status: StackStatus, facts: StackFacts) -> Iterator[tuple[bool, str]]:
     """Yield commands, each with its condition. The first that applies is used; the last always applies."""
     cloud, pending = status.cloud, bool(facts.pending)
-    google, phase = (cloud.state, cloud.phase) if cloud else ("", None)
+    google, phase = (cloud.state, cloud.phase_now) if cloud else ("", None)
+    is_silent = cloud is not None and isinstance(cloud.phase, Unknown)
     yield bool(facts.locks), after_locks(status.stack, facts.locks or ())
     yield isinstance(facts.state, Unknown), "{up}"
     yield is_being_deleted(facts, status.serves), "gemma teardown {stack}"
@@ -92,7 +93,7 @@ def _commands(status: StackStatus, facts: StackFacts) -> Iterator[tuple[bool, st
     yield google == "FAILED" and bool(moved_traffic(facts)), "gemma up {stack} --refresh"
     yield google == "FAILED" and status.target != "tpu", "gemma logs {stack}"
     yield cloud is not None and cloud.has_ended, "{up}"
-    yield phase in {FAILED, RETRYING, *WAITING}, "gemma logs {stack}"
+    yield is_silent or phase in {FAILED, RETRYING, *WAITING}, "gemma logs {stack}"
     yield pending, "{up}"
     yield google in WAITING_STATES or (cloud is not None and not status.deployed), "{up}"
     yield google == ACTIVE and recorded_state(facts) in WITHOUT_MACHINE, "{up}"

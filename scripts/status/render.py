@@ -9,6 +9,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from gemma_serving.cloud.service_traffic import shares_text
+from gemma_serving.contracts.answers import Present, Unknown
 from gemma_serving.contracts.capacity_states import IN_QUEUE
 from gemma_serving.contracts.guest_attributes import FAILED, WITH_REASON, reason_of
 from gemma_serving.contracts.stack_facts import INCOMPLETE, CloudFacts
@@ -96,8 +97,9 @@ def _row(status: StackStatus, now_s: float) -> Sequence[str]:
     left_s, requests = status.left_s(now_s), ""
     if server is not None and server.running_requests is not None:
         requests = f"{server.running_requests:.0f} + {server.waiting_requests or 0:.0f}"
-    rolled_back = cloud.phase == FAILED and cloud.running not in {None, cloud.reported}
-    phase = "rolled back" if rolled_back else cloud.phase or (status.health if cloud.state == "READY" else "") or ""
+    rolled_back = cloud.phase_now == FAILED and cloud.running not in {None, cloud.reported}
+    phase = "rolled back" if rolled_back else cloud.phase_now or (status.health if cloud.state == "READY" else "") or ""
+    phase = "unknown" if isinstance(cloud.phase, Unknown) else phase
     return (
         status.stack,
         _STATES.get(cloud.state, cloud.state),
@@ -137,7 +139,7 @@ def _notes(
     if cloud is not None:
         yield "serves", _serves(status, cloud)
         yield "container", cloud.container or ""
-        has_reason = cloud.phase in WITH_REASON or cloud.state == "FAILED"
+        has_reason = cloud.phase_now in WITH_REASON or cloud.state == "FAILED"
         yield "reason", _reason(cloud.phase_detail or "") if has_reason else ""
         yield "cause", cloud.shortage.sentence if cloud.shortage else status.serves.cause
         why = run_end(cloud, stamp) if cloud.planned_end else status.serves.why
@@ -172,7 +174,7 @@ def _reason(detail: str) -> str:
 
 def _serves(status: StackStatus, cloud: CloudFacts) -> str:
     if status.target == "tpu":
-        return document_that_serves(cloud)
+        return document_that_serves(cloud, cloud.phase) if isinstance(cloud.phase, Present) else ""
     if cloud.traffic is not None and len(cloud.traffic) > 1:
         return shares_text(cloud.traffic)
     same = ", as declared" if cloud.running == cloud.stored == cloud.declared else ""
@@ -211,10 +213,10 @@ def _enforced(cloud: CloudFacts) -> str:
 def _idle(cloud: CloudFacts, stamp: Stamp, now_s: float) -> str:
     """Return the idle time of a machine next to its limit; empty for a busy machine."""
     limit = "" if cloud.idle_after_s is None else f"tpu.idleAfter is {duration(cloud.idle_after_s)}"
-    if cloud.idle_since is not None:
-        since_s = datetime.fromisoformat(cloud.idle_since).timestamp()
+    if isinstance(cloud.idle, Present):
+        since_s = cloud.idle.value.timestamp()
         return f"no request for {duration(max(0.0, now_s - since_s))}, since {stamp(since_s)}; {limit or 'tpu.idleAfter is not set'}"
-    return f"unknown: the TPU VM {cloud.idle_unknown}; {limit}" if limit and cloud.idle_unknown else ""
+    return f"unknown: the TPU VM {cloud.idle.why}; {limit}" if limit and isinstance(cloud.idle, Unknown) else ""
 
 
 def _price(price: TokenPrice, stamp: Stamp) -> str:

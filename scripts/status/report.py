@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Final
 
+from gemma_serving.contracts.answers import Absent, Present, Unknown
 from gemma_serving.contracts.stack_facts import CloudFacts, ServesNow
 from gemma_serving.scripts.logs.api import MeasuredStart
 from gemma_serving.scripts.status.price import InOut, TokenPrice
@@ -14,6 +15,7 @@ SCHEMA_VERSION: Final = 2
 STATE = "state"
 GOOGLE = "google"
 LOST = "buckets and secrets"
+AGENT = "agent"
 ENDPOINT = "endpoint"
 REFRESH = "refresh"
 """Sources of the status."""
@@ -105,15 +107,21 @@ class StackStatus:
         """Health that the server reports, else the phase of the agent on its TPU VM, which polls the server."""
         if self.server is not None:
             return self.server.health
-        return self.cloud.phase if self.cloud is not None and self.target == "tpu" else None
+        return self.cloud.phase_now if self.cloud is not None and self.target == "tpu" else None
 
     def to_json(self, now_s: float) -> dict[str, object]:
         """Return the status in JSON types. Keys include units."""
         found = asdict(self)
-        cloud = found["cloud"]
-        if isinstance(cloud, dict):
-            left_s = self.left_s(now_s)
-            cloud["left_s"] = None if left_s is None else round(left_s)
+        if self.cloud is not None:
+            left_s, phase, idle = self.left_s(now_s), self.cloud.phase, self.cloud.idle
+            found["cloud"] |= {
+                "left_s": None if left_s is None else round(left_s),
+                "phase": self.cloud.phase_now,
+                "phase_at": None if isinstance(phase, Absent) or phase.read_at is None else phase.read_at.isoformat(),
+                "idle_since": idle.value.isoformat() if isinstance(idle, Present) else None,
+                "idle_unknown": idle.why if isinstance(idle, Unknown) else "",
+            }
+            del found["cloud"]["idle"]
         return {**found, "health": self.health}
 
 

@@ -13,7 +13,7 @@ from gemma_serving.contracts.search_results import FoundResource
 from gemma_serving.planning.units import number_of
 from gemma_serving.scripts.cli.command import print_progress
 from gemma_serving.scripts.cli.tables import console, paragraph
-from gemma_serving.scripts.stack.costs import found_rate, spent_sentence
+from gemma_serving.scripts.stack.costs import found_rate, found_sentence, spent_sentence
 from gemma_serving.scripts.teardown.receipt import Receipt
 
 _MOST_PLACES: Final = 2
@@ -120,7 +120,9 @@ def _searched(receipt: Receipt) -> str:
 def _would_delete(receipt: Receipt) -> str:
     """Return the result of a dry run: kinds, places and cost. `--json` lists names and commands."""
     name = f"{receipt.stack or 'all stacks'}{' (simulated)' if is_simulated() else ''}"
-    lines = [f"{name}: {_verdict(receipt)}", *_stacks(receipt.leaked), *_costs(receipt.spent)]
+    is_one = receipt.stack and receipt.leaked and not any(map(has_price, receipt.leaked))
+    what = [found_sentence(receipt.leaked)] if is_one else []
+    lines = [f"{name}: {_verdict(receipt)}", *what, *_stacks(receipt.leaked), *_costs(receipt.spent)]
     lines += [*_held(receipt), *(f"Retained: {item.text}" for item in receipt.retained)]
     lines += [
         *receipt.unknown,

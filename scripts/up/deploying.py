@@ -42,7 +42,9 @@ from gemma_serving.scripts.stack.serves import (
     failure_of,
     moved_traffic,
     next_start,
+    old_report,
     serves_now,
+    start_in_progress,
     unfinished_teardown,
 )
 from gemma_serving.scripts.up.importing import examine
@@ -89,7 +91,7 @@ def deploy(facts: StackFacts, settings: Settings, request: UpRequest) -> ExitCod
         *(dropped_settings(stack) if facts.recorded is not None and not is_last else ()),
         *program_messages(stack, messages, warnings),
         *differences,
-        *filter(None, [moved_traffic(facts)]),
+        *filter(None, [moved_traffic(facts), old_report(facts) if changes else ""]),
     ]
     if deletion := unfinished_teardown(facts, serves_now(facts)):
         shown = [deletion if facts.held else f"Warning: {deletion}", *shown]
@@ -100,7 +102,8 @@ def deploy(facts: StackFacts, settings: Settings, request: UpRequest) -> ExitCod
             request.write_settings()
             engine_up(stack, settings, options, None, steps=0, known=[*messages, *warnings], program=program)
         end = _unchanged(stack, unchanged, changed_by_hand(facts), is_compared=bool(refresh))
-        request.show(f"{stack}: changes nothing", [*shown, end], document, plan)
+        ends = [end, *filter(None, [start_in_progress(facts)])]
+        request.show(f"{stack}: changes nothing", [*shown, *ends], document, plan)
         _require_no_failure(facts)
         return ExitCode.DONE
     limits = ""
@@ -170,7 +173,9 @@ def _unchanged(stack: str, unchanged: int, by_hand: Sequence[str], *, is_compare
 
 
 def _require_no_failure(facts: StackFacts) -> None:
-    """Raise ScriptError if the server failed, although the engine sees no difference."""
+    """Raise ScriptError if the server failed or its agent does not report, although the engine sees no difference."""
+    if text := old_report(facts):
+        raise ScriptError(text)
     if failure_of(facts):
         failure = failure_of(with_known_cause(read(facts.stack), facts))
         raise ScriptError(f"{failure} {next_start(facts.stack)}")

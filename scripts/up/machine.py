@@ -7,7 +7,7 @@ from typing import Final
 
 from gemma_serving.cloud.google_api import connect
 from gemma_serving.cloud.tpu_machine import TpuMachine
-from gemma_serving.contracts.answers import Absent, Unknown
+from gemma_serving.contracts.answers import Unknown
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.fields import as_mapping
 from gemma_serving.contracts.guest_attributes import (
@@ -26,7 +26,7 @@ from gemma_serving.contracts.serving_document import RESTART_METADATA_KEY
 from gemma_serving.engine.locks import require_dead, stack_locks
 from gemma_serving.planning.units import duration
 from gemma_serving.scripts.cli.command import print_progress
-from gemma_serving.scripts.stack.serves import facts_of_server, require_deployed
+from gemma_serving.scripts.stack.serves import facts_of_server, old_report, require_deployed
 
 POLL_S: Final = 2.0
 
@@ -58,7 +58,9 @@ def machine_of(stack: str) -> FoundMachine:
             f"Stack {stack} has no TPU VM. `gemma status {stack}` shows what it has. For a Cloud Run service, "
             "docs/cloud-run.md#restart-the-server has the commands."
         )
-    phase = cloud.phase or "down"
+    if text := old_report(facts):
+        raise CommandRefusedError(f"{text} The server was not restarted.")
+    phase = cloud.phase_now or "down"
     if phase in {"booting", "down", ENDING} or phase.startswith("node "):
         raise CommandRefusedError(
             f"Machine {cloud.machine} is {phase}, so its server cannot be restarted now. `gemma status {stack}` has the next command."
@@ -80,6 +82,14 @@ def machine_of(stack: str) -> FoundMachine:
     )
 
 
+def _wanted(machine: TpuMachine, owner: Ownership) -> str | None:
+    """Return the nonce of the newest restart that was requested. Raises ScriptError if the TPU VM is gone or cannot be read."""
+    try:
+        return machine.metadata(machine.owned_document(owner)).get(RESTART_METADATA_KEY)
+    except CommandRefusedError as error:
+        raise ScriptError(str(error)) from None
+
+
 def restart(found: FoundMachine) -> str:
     """Request the restart, wait, and return what serves. Raises ScriptError if nothing new does."""
     machine = found.machine
@@ -87,15 +97,17 @@ def restart(found: FoundMachine) -> str:
     clock = found.machine.clock
     shown = ""
     nonce = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}-{token_hex(4)}"
-    machine.set_metadata(RESTART_METADATA_KEY, nonce, Ownership(project=PRODUCT, stack=stack))
+    owner = Ownership(project=PRODUCT, stack=stack)
+    machine.set_metadata(RESTART_METADATA_KEY, nonce, owner)
     began_s = clock.now_s()
     while (elapsed_s := clock.now_s() - began_s) <= found.limit_s:
         published = machine.published()
-        if not published and isinstance(machine.read(), Absent):
-            raise ScriptError(
-                f"Machine {machine.name} is gone, so its server does not restart. Run `gemma status {stack}`."
-            )
         is_taken = published.get(RESTART_KEY) == nonce
+        if not is_taken:
+            wanted = _wanted(machine, owner)
+            if wanted and wanted != nonce:
+                nonce = wanted
+                print_progress("up", "another restart took its place")
         phase = published.get(PHASE_KEY, "") if is_taken else "waiting for the TPU VM to read the request"
         document = published.get(SERVING_HASH_KEY, "")
         serving = f"Document {document[:12] or 'none'} is serving after {duration(elapsed_s)}."

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from gemma_serving.cloud.google_session import NO_CONNECTION
+from gemma_serving.cloud.prices import has_price
 from gemma_serving.contracts.answers import Present, Unknown
 from gemma_serving.contracts.capacity_states import ACTIVE
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
@@ -217,7 +218,7 @@ def exists_now(stack: str) -> str:
     if isinstance(known.server, Unknown):
         return f"Exists now: unknown, because Google did not report the {what} ({known.server.why}). {end}"
     if not isinstance(known.server, Present) or known.server.value.state == MISSING:
-        return f"Exists now: {_found(state)} {end}"
+        return f"{_found(state)} {end}"
     facts = known.server.value
     place = f" in {facts.place}" if facts.place else ""
     is_service = what == "service"
@@ -233,8 +234,8 @@ def _found(state: StackState) -> str:
     """Return what Google has of a stack of which it has no server, or whose state cannot be read."""
     match read_facts(state, "labels", limit_s=_SEARCH_LIMIT_S).labels:
         case Present(value=found):
-            return found_sentence(found)
+            return f"{'Exists now: ' if any(map(has_price, found)) else ''}{found_sentence(found)}"
         case Unknown(why=why):
-            return f"unknown, because a check failed ({why.rstrip('.')})."
+            return f"Exists now: unknown, because a check failed ({why.rstrip('.')})."
         case _:
-            return "nothing in Google Cloud: every list was read."
+            return "Exists now: nothing in Google Cloud: every list was read."

@@ -13,7 +13,8 @@ import pytest
 
 from gcp_tpu_provider import TOKEN, desired_state, tpu_api
 from gcp_tpu_provider.properties import package_schema
-from gcp_tpu_provider.serving import RESTART_SUFFIX, last_line
+from gcp_tpu_provider.serving import REPORT_LIMIT, RESTART_SUFFIX, last_line
+from gemma_serving.cloud import tpu_machine
 from gemma_serving.contracts import guest_attributes, labels, serving_document
 
 ROOT = Path(__file__).parents[2]
@@ -88,7 +89,9 @@ def _pins(path: Path) -> dict[str, str]:
 def test_its_words_are_those_of_the_contracts():
     asked = (guest_attributes.PHASE_KEY, guest_attributes.DOCUMENT_HASH_KEY, guest_attributes.DETAIL_KEY)
     serves = (guest_attributes.SERVING_HASH_KEY, guest_attributes.PAUSE_BEGAN_KEY, guest_attributes.PAUSE_ENDED_KEY)
-    assert (*asked, *serves, guest_attributes.CONTAINER_KEY) == tpu_api.GUEST_ATTRIBUTE_KEYS
+    reports = (guest_attributes.CONTAINER_KEY, guest_attributes.UPDATED_AT_KEY)
+    assert (*asked, *serves, *reports) == tpu_api.GUEST_ATTRIBUTE_KEYS
+    assert tpu_machine.LATEST_REPORT == REPORT_LIMIT
     phases = (guest_attributes.READY, guest_attributes.FAILED, guest_attributes.RESTORING)
     assert phases == (tpu_api.READY_PHASE, tpu_api.FAILED_PHASE, tpu_api.RESTORING_PHASE)
     assert guest_attributes.WAITING == tpu_api.WAITING_PHASES

@@ -136,10 +136,11 @@ NO_DEPLOYMENT = {
         """{"version": 3, "deployment": {"resources": [
             {"urn": "urn:pulumi:tpu-v6e1::gemma-serving::pulumi:pulumi:Stack::x", "type": "pulumi:pulumi:Stack",
              "outputs": {"target": "tpu", "model": "google/gemma-4-E2B-it"}},
-            {"urn": "urn:pulumi:tpu-v6e1::gemma-serving::gcp:storage/bucket:Bucket::models", "type": "gcp:storage/bucket:Bucket"}]}}""",
+            {"urn": "urn:pulumi:tpu-v6e1::gemma-serving::gcp:storage/bucket:Bucket::models", "id": "b", "type": "gcp:storage/bucket:Bucket"}]}}""",
         "",
     ),
 }
+ONLY_BUCKET = "No server exists, only bucket b, billed by size."
 NOT_DEPLOYED = tuple(
     typed(f"{line} --stack tpu-v6e1", "Stack tpu-v6e1 is not deployed", "Run `gemma up tpu-v6e1`.")
     for line in (
@@ -292,7 +293,13 @@ def test_a_stack_that_serves_nothing_is_no_success(engine, capsys, subtests, sta
         with subtests.test(row.typed):
             if state == "no state":
                 row = replace(row, wrong="Stack tpu-v6e1 does not exist", step=NOT_EXISTING)  # noqa: PLW2901 - the same row
-            check(row, capsys)
+            elif state == "only its bucket":
+                row = replace(row, wrong=ONLY_BUCKET)  # noqa: PLW2901 - the same row
+            if state == "only its bucket" and row.typed.startswith("status"):
+                assert run_line(row.typed) == 0
+                assert ONLY_BUCKET in capsys.readouterr().out
+            else:
+                check(row, capsys)
 
 
 @pytest.mark.usefixtures("project", "no_logs")
@@ -317,7 +324,7 @@ def test_a_state_that_cannot_be_read_is_not_called_undeployed(engine, capsys, su
 
 @pytest.mark.usefixtures("project", "no_logs")
 def test_a_stack_that_is_locked_may_be_deployed_just_now(engine, capsys, monkeypatch):
-    engine["any"] = NO_DEPLOYMENT["only its bucket"]
+    engine["any"] = NO_DEPLOYMENT["torn down"]
     held = StackLock(place="", user="ana", host="vm", pid=7, since="2026-11-23T10:00:00Z")
     for module in ("gemma_serving.scripts.stack.serves", "gemma_serving.scripts.stack.facts"):
         monkeypatch.setattr(f"{module}.stack_locks", lambda _: (held,))

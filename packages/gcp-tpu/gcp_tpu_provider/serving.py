@@ -3,7 +3,7 @@
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from gcp_tpu_provider.desired_state import DesiredState, ReadyCheck
@@ -22,6 +22,8 @@ from gcp_tpu_provider.tpu_api import (
 )
 
 HASH_DIGITS = 12
+REPORT_LIMIT = timedelta(minutes=10)
+"""Age from which a report proves nothing. A TPU VM writes one each minute."""
 POLLS_PER_NODE_CHECK = 5
 """Every fifth poll of the guest attributes also reads the queued resource and its node."""
 RESTART_SUFFIX = "-restart"
@@ -156,8 +158,14 @@ async def await_ready(operation: ResourceOperation, check: ReadyCheck, *, stale:
         report = await operation.api.find_guest_report(str(record.observed["nodeName"]), check.namespace)
         record.observe_guest_report(report or GuestReport("", "", ""))
         is_stale = _is_stale(report, stale) and timer.seconds() < operation.pacing.stale_s
-        is_current = report is not None and check.document_hash in {"", report.document_hash} and not is_stale
+        age = timedelta() if report is None else report.age(operation.now())
+        old = f"The TPU VM last reported {readable(age.total_seconds())} ago" if age > REPORT_LIMIT else ""
+        is_current = report is not None and check.document_hash in {"", report.document_hash} and not (is_stale or old)
         current = report if is_current else None
+        if old and timer.seconds() > min(REPORT_LIMIT.total_seconds(), check.timeout_s):
+            raise CannotWaitError(
+                f"{old}, so it does not read its document. Read its log. The capacity is kept, and costs money until you delete it."
+            )
         if current and current.phase == READY_PHASE:
             await operation.report_progress(f"ready after {readable(timer.seconds())}{_pause(current)}")
             return
@@ -169,7 +177,7 @@ async def await_ready(operation: ResourceOperation, check: ReadyCheck, *, stale:
         polls += 1
         if polls % POLLS_PER_NODE_CHECK == 0:
             await _require_alive(operation)
-        phase = (current.phase if current else "") or "waiting for the TPU VM to read its document"
+        phase = (current.phase if current else old) or "waiting for the TPU VM to read its document"
         detail = f": {last_line(current.detail)}" if current and current.detail else ""
         serving = ", previous server still serving" if current and _other_serves(current) else ""
         waited = f"{readable(timer.seconds())}/{readable(check.timeout_s)}"

@@ -5,7 +5,8 @@ Its states are the terms of the provider. `capacity_api` defines the interface o
 """
 
 from collections.abc import Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from http import HTTPStatus
 from typing import Any, ClassVar
 
@@ -37,6 +38,7 @@ GUEST_ATTRIBUTE_KEYS = (
     "pause-began-at",
     "pause-ended-at",
     "container",
+    "updated-at",
 )
 READY_PHASE = "ready"
 FAILED_PHASE = "failed"
@@ -171,7 +173,7 @@ class GuestReport:
 
     `phase`, `document_hash` and `detail` describe the requested document. `serving_hash` is the hash of the document that is
     served. `pause_began_at` and `pause_ended_at` delimit the pause of the last change (RFC 3339). `container` is `confined`, or `privileged: `
-    and the reason.
+    and the reason. `updated_at` is the time of the report (RFC 3339), which differs between reports that say the same.
     """
 
     phase: str
@@ -181,6 +183,14 @@ class GuestReport:
     pause_began_at: str = ""
     pause_ended_at: str = ""
     container: str = ""
+    updated_at: str = field(default="", compare=False)
+
+    def age(self, now: datetime) -> timedelta:
+        """Return the time since the report was written; none without a time in it."""
+        try:
+            return now - datetime.fromisoformat(self.updated_at)
+        except (TypeError, ValueError):  # no time, or one without its zone
+            return timedelta()
 
     @classmethod
     def of(cls, published: Mapping[str, str]) -> "GuestReport | None":

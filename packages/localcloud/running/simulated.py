@@ -85,6 +85,7 @@ def simulated_runtimes(cloud: Cloud) -> Runtimes:
         base_url=cloud.base_url,
         access_token=google.access_token,
         id_token=google.id_token,
+        of_process=cloud.timeline.of_process,
     )
     return Runtimes(revisions=revisions, fronts=fronts, machines=machines)
 

@@ -59,6 +59,15 @@ class Timeline:
         """Return the time for time stamps (UTC)."""
         return datetime.now(UTC) + timedelta(seconds=self.advanced_s)
 
+    def of_process(self, text: str) -> str:
+        """Return a past time stamp of a process, whose clock is this machine's, as the simulated time. Return any other text as it is."""
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            return text
+        is_past = moment.tzinfo is not None and moment <= datetime.now(UTC)
+        return rfc3339(moment + timedelta(seconds=self.advanced_s)) if is_past and self.advanced_s else text
+
     def stamp(self) -> str:
         """Return the time as RFC 3339 text with microseconds."""
         return rfc3339(self.now())

@@ -77,7 +77,7 @@ def test_a_deployed_stack_has_its_price_and_the_time_left(engine):
             "  begun     incomplete: The last `up` was not complete, or another version of the project deployed the stack. "
             "Run `gemma up begun`. Costs an unknown price, if Google bills it."
         ),
-        "  half      incomplete: The state has only 1 other resource. Run `gemma status half`.",
+        "  half      incomplete: No server exists, only 1 resource. Run `gemma status half`.",
         "Next: gemma status",
     ):
         assert f"{line}\n" in text

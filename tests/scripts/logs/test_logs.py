@@ -181,7 +181,7 @@ class TestTheCommand:
         )
         assert run_command(command.COMMAND, ["--stack", "tpu-v6e4"]) == 2
         assert capsys.readouterr().err == (
-            "logs: Stack tpu-v6e4 has no server. The last request for capacity failed, or the last `up` stopped before it. "
+            "logs: Nothing serves. The last request for capacity failed, or the last `up` stopped before it. "
             "`gemma capacity tpu-v6e4` shows each zone's capacity. Fix the cause, then run `gemma up tpu-v6e4`.\n"
         )
 

@@ -15,7 +15,9 @@ REACHED: Final = "The server was reached."
 CENT: Final = 0.0151
 """Two roundings to a cent, and some seconds between two questions."""
 _RATE: Final = re.compile(r"\$([\d,.]+)/h")
-_EXISTS: Final = re.compile(r"Exists now: (?P<what>unknown|nothing|[\d,]+ resources? in Google Cloud|capacity|service)")
+_EXISTS: Final = re.compile(
+    r"(?:Exists now: )?(?P<what>unknown|nothing|No server exists|[\d,]+ resources? in Google Cloud|capacity|service)"
+)
 _NO_CLAIM: Final = (
     "outputs of stack",
     "A teardown did not finish",
@@ -177,7 +179,7 @@ def of_up(text: str) -> Claim:
     assert found, text
     if found["what"] == "unknown":
         return Claim(command="up", word="unknown", unknown=(text,), said=text)
-    if found["what"] == "nothing" or "none has an hourly price" in text:
+    if found["what"] in {"nothing", "No server exists"}:
         return Claim(command="up", word="no", usd_per_hour=0.0, said=text)
     if "in Google Cloud" in found["what"]:
         rates = [float(rate.replace(",", "")) for rate in _RATE.findall(text)]

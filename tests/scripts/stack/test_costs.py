@@ -280,7 +280,8 @@ def test_found_resources_are_counted_with_the_rate_of_each_kind_that_has_a_price
         text = usd(None if None in rates else sum(rates))
         said += [f"{kind}, {text}{' while idle' if kind == 'Cloud Run service' else ''}"] if rates else []
     number = f"{len(found)} resource{'s' if len(found) > 1 else ''}"
-    assert found_sentence(found) == f"{number} in Google Cloud: {'; '.join(said) or 'none has an hourly price'}."
+    only = f"No server exists, only {' and '.join(['bucket b'] * len(found))}, billed by size."
+    assert found_sentence(found) == (f"{number} in Google Cloud: {'; '.join(said)}." if said else only)
 
 
 @given(

@@ -18,7 +18,6 @@ from gemma_serving.scripts.stack import facts as stack_facts
 from gemma_serving.scripts.stack.deployed_server import cloud_facts, lost_parts, serving
 from gemma_serving.scripts.stack.facts import read_facts
 from gemma_serving.scripts.stack.serves import serves_now
-from gemma_serving.scripts.status.judge import document_that_serves
 from gemma_serving.scripts.status.render import _idle, _notes
 from gemma_serving.scripts.status.report import ServesNow, StackStatus
 from localcloud.services.tpu import preempt
@@ -119,12 +118,6 @@ def test_a_machine_shows_since_when_it_is_idle_beside_its_limit(world, monkeypat
     assert (shown, found.idle_after_s) == (line, limit_s)
 
 
-def test_a_server_that_ends_again_and_again_serves_nothing(world):
-    publish(world, machine(world), phase="retrying", document_hash=document_hash(DOCUMENT), serving_hash="")
-    found = facts(world, state(queued()))
-    assert (found.running, document_that_serves(found)) == (None, "none (TPU VM is retrying)")
-
-
 @pytest.mark.parametrize(
     ("phase", "document", "failed"),
     [("failed", DOCUMENT, True), ("retrying", DOCUMENT, False), ("loading", DOCUMENT, False), ("failed", "{}", False)],
@@ -163,7 +156,7 @@ def test_a_request_that_waits_is_found_by_the_creation_that_the_state_has_begun(
     with open_world(Scenario(operations=OperationDurations(instant=True), tpu=Tpu(zones=zones))) as world:
         world.queued(NAME, LABELS, "us-east5-b", active=False)
         found = facts(world, state(pending=[queued()]))
-        assert (found.place, found.phase, found.usd) == ("us-east5-b", None, 0)
+        assert (found.place, found.phase, found.usd) == ("us-east5-b", Absent(), 0)
         assert found.state in {"CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES"}
         assert found.state_since
 

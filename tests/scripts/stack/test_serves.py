@@ -24,8 +24,8 @@ NETWORK = resource("gcp:compute/network:Network", "network")
 @pytest.mark.parametrize(
     ("cloud", "word", "why"),
     [
-        (CloudFacts(state="ACTIVE", phase="ready"), "deployed", ""),
-        (CloudFacts(state="ACTIVE", phase="failed"), "deployed", ""),
+        (CloudFacts(state="ACTIVE", phase=Present("ready")), "deployed", ""),
+        (CloudFacts(state="ACTIVE", phase=Present("failed")), "deployed", ""),
         (CloudFacts(state="WAITING_FOR_RESOURCES"), "waiting", ""),
         (
             CloudFacts(state="SUSPENDED", has_ended=True, run_end="planned", planned_end=PAST),
@@ -43,7 +43,7 @@ NETWORK = resource("gcp:compute/network:Network", "network")
             "Nothing serves. Google preempted the TPU VM (spot).",
         ),
         (
-            CloudFacts(state="ACTIVE", phase="node PREEMPTED", has_ended=True),
+            CloudFacts(state="ACTIVE", phase=Present("node PREEMPTED"), has_ended=True),
             "ended",
             "Nothing serves. Google reports the server as node PREEMPTED.",
         ),
@@ -120,7 +120,7 @@ def test_a_request_that_google_no_longer_has_and_never_granted_was_no_server():
         (state(stack_resource(**TPU, deadline=PAST), queued(state="ACTIVE")), "ended", "2026-01-01 10:00 UTC"),
         (state(stack_resource(**TPU | {"state": "ACCEPTED"}), queued(state="ACCEPTED")), "waiting", "ACCEPTED"),
         (state(queued(state="ACTIVE")), "unknown", "not complete"),
-        (state(NETWORK), "no server", "The state has only 1 other resource."),
+        (state(NETWORK), "no server", "No server exists, only 1 resource."),
         (
             state(NETWORK, COMPONENT),
             "no server",

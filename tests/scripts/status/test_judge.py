@@ -25,7 +25,7 @@ HOST = socket.gethostname()
 ALIVE = StackLock(place="", user="me", host=HOST, pid=os.getpid(), since="2100-01-01T00:00:00+00:00")
 """Taken after this process started, as each lock of a living process was."""
 DEAD = replace(ALIVE, pid=2**22 + 7)
-READY = CloudFacts(state="ACTIVE", phase="ready", declared="a", stored="a", running="a")
+READY = CloudFacts(state="ACTIVE", phase=Present("ready"), declared="a", stored="a", running="a")
 DEPLOYED = StackStatus(stack="x", deployed=True, serves=ServesNow(word="deployed"), target="tpu", cloud=READY)
 NOTHING = StackStatus(stack="x", deployed=False, serves=ServesNow(word="not deployed"))
 EMPTY = StackState(stack="x", status="read")
@@ -81,9 +81,9 @@ def test_an_unfinished_teardown_is_continued_unless_the_stack_is_deployed_again(
             "gemma up x",
         ),
         (service("FAILED", "HEALTH_CHECK_CONTAINER_ERROR"), EMPTY, (), "gemma logs x"),
-        (replace(DEPLOYED, cloud=replace(READY, phase="failed")), EMPTY, (), "gemma logs x"),
+        (replace(DEPLOYED, cloud=replace(READY, phase=Present("failed"))), EMPTY, (), "gemma logs x"),
         (
-            replace(DEPLOYED, cloud=replace(READY, phase="waiting for the hub")),
+            replace(DEPLOYED, cloud=replace(READY, phase=Present("waiting for the hub"))),
             EMPTY,
             (),
             "gemma logs x",
@@ -98,7 +98,7 @@ def test_an_unfinished_teardown_is_continued_unless_the_stack_is_deployed_again(
         (replace(DEPLOYED, drift=("It differs.",)), EMPTY, (), "gemma up x --refresh"),
         (replace(DEPLOYED, cloud=None), EMPTY, (), "gemma doctor x"),
         (
-            replace(DEPLOYED, cloud=replace(READY, phase="compiling")),
+            replace(DEPLOYED, cloud=replace(READY, phase=Present("compiling"))),
             EMPTY,
             (),
             "gemma logs x --follow",
@@ -118,7 +118,7 @@ def test_each_situation_names_the_next_command(status, kept, locks, command):
         (replace(READY, stored="b", running="b"), ("changed outside Pulumi: b instead of a",)),
         (replace(READY, running="b"), ("Document b is serving instead of a",)),
         (
-            replace(READY, phase="failed", declared="b", stored="b"),
+            replace(READY, phase=Present("failed"), declared="b", stored="b"),
             ("Document b failed. The TPU VM rolled back to the last known good document, a.",),
         ),
         (replace(READY, stored="b" * 64), ("changed outside Pulumi: bbbbbbbbbbbb instead of a",)),

@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from gemma_serving.contracts import guest_attributes
+from gemma_serving.contracts.answers import Present
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.fields import from_json
 from gemma_serving.contracts.outputs import StackOutputs
@@ -48,7 +49,7 @@ READY = StackStatus(
     cloud=CloudFacts(
         state="ACTIVE",
         place="us-east5-b",
-        phase="ready",
+        phase=Present("ready"),
         deadline="2026-11-01T16:00:00Z",
         declared="a" * 64,
         stored="a" * 64,
@@ -103,7 +104,7 @@ def rows(text):
 
 
 def test_the_longest_phase_and_name_have_a_line_each_at_80_columns():
-    long = replace(READY.cloud, phase=LONGEST_PHASE, usd=123.45, usd_per_hour=21.6)
+    long = replace(READY.cloud, phase=Present(LONGEST_PHASE), usd=123.45, usd_per_hour=21.6)
     busy = replace(READY, stack="tpu-v6e1-26b-w4a16", cloud=long)
     asking = replace(WAITING, cloud=replace(WAITING.cloud, state="PROVISIONING"))
     text = drawn(replace(REPORT, stacks=(busy, asking, BROKEN)), 80)
@@ -113,7 +114,7 @@ def test_the_longest_phase_and_name_have_a_line_each_at_80_columns():
 
 
 def test_a_failed_change_is_rolled_back_while_the_former_document_serves():
-    cloud = replace(READY.cloud, phase="failed", reported="b", running="a")
+    cloud = replace(READY.cloud, phase=Present("failed"), reported="b", running="a")
     assert "rolled back" in drawn(replace(REPORT, stacks=(replace(READY, cloud=cloud),)), 120)
     assert "rolled back" not in drawn(
         replace(REPORT, stacks=(replace(READY, cloud=replace(cloud, running=None)),)), 120
@@ -318,7 +319,7 @@ def test_a_reason_is_never_cut_and_has_the_log_lines_before_it_that_fit():
         (["Invalid rev id: a", "Invalid rev id: a (exit code 1)"], "Invalid rev id: a (exit code 1)"),
         ([], ""),
     ):
-        cloud = replace(READY.cloud, phase="retrying", phase_detail="\n".join(lines))
+        cloud = replace(READY.cloud, phase=Present("retrying"), phase_detail="\n".join(lines))
         shown = drawn(replace(REPORT, stacks=(replace(READY, cloud=cloud),)), 80, terminal=False)
         assert [line.strip() for line in shown.splitlines() if "reason" in line] == (
             [f"reason   {words}"] if words else []

@@ -144,24 +144,26 @@ HASHES = st.sampled_from([None, "a" * 64, "b" * 64])
         stored=HASHES,
     ),
     st.sampled_from([Present(["found"]), Unknown("no list."), Absent()]),
+    st.booleans(),
 )
-def test_what_exists_after_a_failure_is_named_with_its_place_and_cost(known, server, labels):
+def test_what_exists_after_a_failure_is_named_with_its_place_and_cost(known, server, labels, is_priced):
     end = "`gemma status x` shows it, `gemma teardown x` deletes it."
     what = "service" if known is None or known.kind == "Cloud Run service" else "capacity"
     found = {
-        Present: "1 found.",
-        Unknown: "unknown, because a check failed (no list).",
-        Absent: "nothing in Google Cloud: every list was read.",
+        Present: f"{'Exists now: ' if is_priced else ''}1 found.",
+        Unknown: "Exists now: unknown, because a check failed (no list).",
+        Absent: "Exists now: nothing in Google Cloud: every list was read.",
     }
     with pytest.MonkeyPatch.context() as patch:
         patched(patch, read=lambda _: STATES[0], found_sentence=lambda every: f"{len(every)} found.")
+        patched(patch, has_price=lambda _: is_priced)
         patched(patch, reported_costs=lambda _, is_service: SimpleNamespace(sentence=f"Costs {is_service}."))
         patched(patch, read_facts=lambda *_, **__: facts_of(declared=known, server=server, labels=labels))
         text = starting.exists_now("x")
     if isinstance(server, Unknown):
         assert text == f"Exists now: unknown, because Google did not report the {what} (no answer). {end}"
     elif not isinstance(server, Present) or server.value.state == "MISSING":
-        assert text == f"Exists now: {found[type(labels)]} {end}"
+        assert text == f"{found[type(labels)]} {end}"
     else:
         facts, is_service = server.value, what == "service"
         place = " in z" if facts.place else ""

@@ -286,7 +286,7 @@ def test_without_changes_an_update_runs_only_if_it_may_write_what_no_preview_sho
 
 
 def test_a_server_that_failed_is_compared_and_said_and_never_up_to_date(engine, ended):
-    failed = {"phase": "failed", "phase_detail": "log\nno image", "stored": "0123", "reported": "0123"}
+    failed = {"phase": Present("failed"), "phase_detail": "log\nno image", "stored": "0123", "reported": "0123"}
     engine.preview, engine.facts = preview_of(), CloudFacts(state="ACTIVE", place="us-east5-a", **failed)
     engine.state = StackState(stack=STACK, status="read", resources=(CAPACITY_ITEM,))
     out, err = ended(ExitCode.FAILED, "--yes")
@@ -766,11 +766,11 @@ STARTS = ["tpu-v6e1: changes a stack that serves nothing. A start takes "]
 KEEPS = ["the server keeps running", "No requests are lost."]
 SERVES_NOTHING = [
     (LABELS, CloudFacts(state="ACTIVE", running="0123"), KEEPS),
-    (LABELS, CloudFacts(state="ACTIVE", phase="failed", running="0123"), KEEPS),
-    (LABELS, CloudFacts(state="ACTIVE", phase="booting"), KEEPS),
+    (LABELS, CloudFacts(state="ACTIVE", phase=Present("failed"), running="0123"), KEEPS),
+    (LABELS, CloudFacts(state="ACTIVE", phase=Present("booting")), KEEPS),
     (LABELS, CloudFacts(state="ACTIVE", unknown=("No answer.",)), KEEPS),
-    (LABELS, CloudFacts(state="ACTIVE", phase="failed"), STARTS),
-    (RESTART, CloudFacts(state="ACTIVE", phase="failed"), STARTS),
+    (LABELS, CloudFacts(state="ACTIVE", phase=Present("failed")), STARTS),
+    (RESTART, CloudFacts(state="ACTIVE", phase=Present("failed")), STARTS),
     (REVISION, CloudFacts(state="FAILED"), STARTS),
     (REVISION, CloudFacts(state="FAILED", running="gemma-x-00001-abc"), ["The old revision serves until the new one is ready"]),
 ]  # fmt: skip

@@ -238,6 +238,23 @@ class TestMachine:
         assert "The server was not ready within" in said
         assert "(waiting for the TPU VM to read the request)" in said
 
+    @pytest.mark.parametrize(("last", "code"), [("ready", ExitCode.DONE), ("failed", ExitCode.FAILED)])
+    def test_another_restart_that_took_its_place_ends_it(self, world, command, clock, last, code):
+        node(world)
+        tpu(command, **READY)
+        agent(command, clock, NODE, "starting", last, nonce="of another folder")
+        follow = clock.then
+
+        def replace():
+            follow()
+            own = TpuMachine(api=world.api, name=NODE)
+            own.set_metadata(RESTART_METADATA_KEY, "of another folder", owner(STACK))
+            clock.then = follow
+
+        clock.then = replace
+        found, _, said = command.run("--yes")
+        assert (found, "up: another restart took its place\n" in said) == (code, True), said
+
     def test_a_document_that_fails_again_ends_with_its_reason_and_what_serves(self, world, command, clock):
         node(world)
         tpu(command, **{**READY, "phase": "failed"})
@@ -269,6 +286,10 @@ class TestMachine:
         [
             ({}, "is booting, so its server cannot be restarted now"),
             ({**READY, "phase": "ending"}, "is ending, so its server cannot be restarted now"),
+            (
+                {**READY, "updated_at": "2026-11-01T10:00:00Z"},
+                "ago, so whether it serves is unknown. Run `gemma logs x`. The server was not restarted.",
+            ),
         ],
     )
     def test_a_machine_that_cannot_is_refused_with_what_to_do(self, world, command, published, words):
@@ -301,9 +322,7 @@ class TestMachine:
 
     def test_a_machine_that_goes_away_during_the_wait_ends_it(self, world, ready, command, clock):
         clock.then = lambda: world.call("DELETE", "tpu", f"v2alpha1/{REQUEST}?force=true")
-        command.ends(
-            ExitCode.FAILED, f"Machine {NODE} is gone, so its server does not restart. Run `gemma status x`.", "--yes"
-        )
+        command.ends(ExitCode.FAILED, f"Machine {NODE} of stack x does not exist", "--yes")
 
     def test_a_stack_that_another_update_holds_is_refused(self, ready, command):
         command.locks = (StackLock(place="p", user="ana", host="elsewhere", pid=7, since="2026-11-22T10:00:00Z"),)

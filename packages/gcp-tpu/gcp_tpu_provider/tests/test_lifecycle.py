@@ -241,6 +241,27 @@ class TestReady:
         assert engine.detailed == {"phase": "UPDATE"}
         assert engine.up(serving()) == "same"
 
+    @pytest.mark.parametrize("age_s", [None, 0, 600, 601, 2400])
+    def test_a_report_is_ready_for_ten_minutes_only(self, engine: FakeEngine, cloud: FakeTpu, age_s: int | None):
+        def old(metadata: dict[str, Any]) -> list[dict[str, str]]:
+            stamp = "yesterday" if age_s is None else (cloud.clock - timedelta(seconds=age_s)).isoformat()
+            return [{"phase": "ready", "document-hash": sha(metadata["document"]), "updated-at": stamp}]
+
+        cloud.boots = boots
+        engine.up(serving())
+        cloud.boots = old
+        if age_s is None or age_s <= 600:
+            assert engine.up(serving("second")) == "update"
+            return
+        with pytest.raises(
+            Aborted, match=r"The TPU VM last reported \S+ ago, so it does not read its document"
+        ) as ended:
+            engine.up({**serving("second"), "ready": {**GUEST, "timeoutS": 1}})
+        assert ended.value.partial
+        assert any("/1s The TPU VM last reported" in line for line in engine.lines)
+        cloud.guests[cloud.node_name("us-east5-a")] = boots({"document": "second"})
+        assert engine.up(serving("second")) == "update"
+
     def test_a_silent_machine_is_given_up_after_its_time(self, engine: FakeEngine):
         with pytest.raises(Aborted, match="published no guest attributes in gemma-serving/") as ended:
             engine.up({**serving(), "ready": {**GUEST, "timeoutS": 1}})

@@ -37,6 +37,8 @@ class MachineData:
     spec: MachineSpec
     metadata: dict[str, str]
     guest_attributes: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])
+    of_process: Callable[[str], str] = str
+    """Returns a guest attribute with the cloud's time, if it is a time of one of the machine's processes."""
 
 
 class MetadataServer:
@@ -173,7 +175,7 @@ class MetadataServer:
                 value = await request.text()
                 if len(key) > _GUEST_KEY_LIMIT or len(value.encode()) > _GUEST_VALUE_LIMIT_BYTES:
                     raise web.HTTPBadRequest(text="The guest attribute is too large.\n")
-                stored.setdefault(namespace, {})[key] = value
+                stored.setdefault(namespace, {})[key] = self._data.of_process(value)
                 return web.Response()
             case "DELETE", [namespace, key]:
                 stored.get(namespace, {}).pop(key, None)

@@ -9,7 +9,7 @@ import shutil
 import socket
 import stat
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,12 +65,15 @@ class SimulatedMachines:
         base_url: str,
         access_token: IssueAccessToken,
         id_token: IssueIdToken,
+        of_process: Callable[[str], str] = str,
     ) -> None:
+        """`of_process`: as of `MachineData`."""
         self._clock = clock
         self._state = state.resolve()
         self._base_url = base_url.rstrip("/")
         self._access_token = access_token
         self._id_token = id_token
+        self._of_process = of_process
         self._machines: dict[str, _RunningMachine] = {}
         self._servers: dict[str, tuple[MachineData, MetadataServer]] = {}
         """Also of machines that boot, because Google reports them as ready, so their metadata can already change."""
@@ -86,7 +89,7 @@ class SimulatedMachines:
         (folder / "cgroup").mkdir()
         (folder / "cgroup" / "cgroup.controllers").touch()
         address = _free_address()
-        data = MachineData(spec=machine, metadata=dict(machine.metadata))
+        data = MachineData(spec=machine, metadata=dict(machine.metadata), of_process=self._of_process)
         server = MetadataServer(data, access_token=self._access_token, id_token=self._id_token)
         self._servers[machine.name] = data, server
         try:

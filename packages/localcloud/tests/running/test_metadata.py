@@ -4,14 +4,17 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import aiohttp
+import pytest
 from multidict import CIMultiDictProxy
 
 from localcloud.running.machines.metadata import MachineData, MetadataServer
 from localcloud.tests.conftest import in_loop
 from localcloud.tests.running.machine_world import NODE, machines, spec
+from localcloud.world.timeline import Clock, Timeline
 
 GOOGLE = {"Metadata-Flavor": "Google"}
 
@@ -127,6 +130,23 @@ async def test_guest_attributes_are_written_listed_and_deleted_where_they_are_en
         assert (await at.ask(path))[0] == 404
         at.data.metadata["enable-guest-attributes"] = "FALSE"
         assert (await at.ask(path, "PUT", body="ready"))[0] == 403
+
+
+@in_loop
+async def test_a_time_that_a_process_writes_is_the_clouds_after_an_advance():
+    """An agent whose cloud was advanced still reports in time, and another value stays as it is."""
+    timeline = Timeline(Clock())
+    now = datetime.now(UTC)
+    async with here() as at:
+        at.data.of_process = timeline.of_process
+        for passed_s in (0, 2400, 4800):
+            path, written = "instance/guest-attributes/gemma-serving/updated-at", now.isoformat()
+            await at.ask(path, "PUT", body=written)
+            read = datetime.fromisoformat((await at.ask(path))[1])
+            assert (read - now).total_seconds() == pytest.approx(passed_s, abs=0.01)
+            for text in ("ready", "", (now + timedelta(hours=1)).isoformat(), "2026-11-01T10:00:00", "2026"):
+                assert timeline.of_process(text) == text
+            timeline.advance(2400)
 
 
 @in_loop
