@@ -28,7 +28,7 @@ from gemma_serving.engine.children import interruptible
 from gemma_serving.planning.errors import PlanningError
 from gemma_serving.scripts.cli.command_line import UsageError
 from gemma_serving.scripts.cli.lines import for_stream
-from gemma_serving.scripts.cli.options import CommandParser, add_options, read_options, usage_words
+from gemma_serving.scripts.cli.options import CommandParser, add_options, parted, read_options, usage_words
 
 T = TypeVar("T")
 
@@ -98,6 +98,15 @@ class Command(Generic[T]):
         return f"python -m {self.room}.{self.name}" if self.room else f"gemma {self.name}"
 
 
+def chosen_of(command: Command[Any], words: Sequence[str]) -> tuple[Command[Any], Sequence[str]]:
+    """Return the command, or the subcommand that its first word by position names, and the other words, options last."""
+    positional, rest = parted(words, command.options, *(sub.options for sub in command.subcommands))
+    for sub in command.subcommands:
+        if sub.name in positional[:1]:
+            return sub, [*positional[1:], *rest]
+    return command, [*positional, *rest]
+
+
 def last_command() -> Sequence[str]:
     """Return the words that start the last command again: `gemma NAME STACK ...`."""
     return _CALLED.get()
@@ -148,12 +157,12 @@ def _drop_output() -> None:
 
 def _exit_code_of(command: Command[Any], arguments: Sequence[str] | None) -> int:
     words = sys.argv[1:] if arguments is None else arguments
-    chosen = next((sub for sub in command.subcommands if sub.name in words[:1]), command)
+    chosen, _ = chosen_of(command, words)
     _CALLED.set((*command.program.split(), *(words[1:] if words[:1] == ["--stack"] else words)))
     try:
         with interruptible():
-            chosen, options = _read(command, arguments)
-            assert chosen.run is not None  # noqa: S101 - argparse requires a subcommand without `run`
+            chosen, options = _read(command, words)
+            assert chosen.run is not None  # noqa: S101 - checked with the options
             code = chosen.run(options)
             sys.stdout.flush()
     except (ScriptError, PlanningError, NamingError, UsageError, *chosen.refusals) as error:
@@ -214,14 +223,15 @@ def print_result(text: str) -> None:
     print_text(for_stream(text, sys.stdout))
 
 
-def _read(command: Command[Any], arguments: Sequence[str] | None) -> tuple[Command[Any], Any]:
-    parser = _parser(command, command.program)
-    parsed = parser.parse_args(arguments)
-    chosen = next((sub for sub in command.subcommands if sub.name == getattr(parsed, "subcommand", None)), command)
-    options = read_options(chosen.options, parsed)
+def _read(command: Command[Any], arguments: Sequence[str]) -> tuple[Command[Any], Any]:
+    chosen, words = chosen_of(command, arguments)
+    program = chosen.program if chosen is command or chosen.label else f"{command.program} {chosen.name}"
+    options = read_options(chosen.options, _parser(chosen, program).parse_args(words))
     stack = getattr(options, "stack", None)
     if isinstance(stack, str) and "/" in stack:
         raise UsageError(f"--stack is {stack!r}; it must be the name alone: {stack.rpartition('/')[2]}.")
+    if chosen.run is None:
+        raise UsageError("The following arguments are required: COMMAND. See --help.")
     return chosen, options
 
 
@@ -241,13 +251,8 @@ def _parser(command: Command[Any], program: str) -> CommandParser:
     add_options(parser, command.options)
     parser.subcommand_names = [sub.name for sub in command.subcommands]
     if command.subcommands:
-        group = parser.add_subparsers(
-            dest="subcommand", metavar="COMMAND", title="commands", required=command.run is None
-        )
-        for sub in command.subcommands:
-            line = (sub.help or "").partition("\n")[0]
-            words = _words(sub, sub.program if sub.label else f"{program} {sub.name}")
-            add_options(group.add_parser(sub.name, help=line, **words), sub.options)
+        lines = (f"  {sub.name:<9} {(sub.help or '').partition(chr(10))[0]}" for sub in command.subcommands)
+        parser.add_argument_group("commands", "\n".join(lines))
     return parser
 
 

@@ -23,12 +23,10 @@ T = TypeVar("T")
 
 LARGEST: Final = 1e15
 """Maximum number that an option accepts."""
-_OPTION_WORD: Final = re.compile(r"-(?![\d.])\S+$|--\S+$")
+OPTION_WORD: Final = re.compile(r"-(?![\d.])\S+$|--\S+$")
 """A word that argparse reads as an option: neither a negative number nor a text with spaces."""
-_UNEXPECTED: Final = re.compile(
-    r"argument COMMAND: invalid choice: '(?P<choice>[^']*)'|unrecognized arguments: (?P<extra>\S+)"
-)
-"""argparse's errors about a word that it does not expect."""
+_UNEXPECTED: Final = re.compile(r"unrecognized arguments: (\S+)")
+"""argparse's error about a word that it does not expect."""
 _NO_VALUE: Final = re.compile(r"argument (--\S+): expected one argument$")
 _METAVARS: Final[Mapping[type[object], str]] = {int: "N", float: "NUMBER", Path: "PATH"}
 
@@ -95,7 +93,7 @@ class OptionParser(argparse.ArgumentParser):
     _given: Sequence[str] = ()
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # noqa: ANN401 # pyright: ignore[reportIncompatibleMethodOverride] - argparse has overloads
-        """Parse a command line. A subcommand reports its unknown words itself, because its options are known here."""
+        """Parse a command line."""
         self._given = list(sys.argv[1:] if args is None else args)
         if "--all" in self._given and {"-h", "--help"} & {*self._given}:
             for action in self._actions:
@@ -115,8 +113,8 @@ class OptionParser(argparse.ArgumentParser):
 
     def _unknown_option(self) -> str:
         """Return the sentence about the first option that does not exist; empty if all exist."""
-        before = itertools.takewhile(lambda word: word != "--" and word not in self.subcommand_names, self._given)
-        names = (word.partition("=")[0] for word in before if _OPTION_WORD.match(word))
+        before = itertools.takewhile(lambda word: word != "--", self._given)
+        names = (word.partition("=")[0] for word in before if OPTION_WORD.match(word))
         wrong = next((name for name in names if name not in {*self.flags, "-h", "--help"}), None)
         other = self.synonyms.get(wrong or "", "")
         answer = other if " " in other else f"Did you mean {other}?"
@@ -128,7 +126,7 @@ class OptionParser(argparse.ArgumentParser):
         found = _UNEXPECTED.match(message)
         if found is None:
             return _NO_VALUE.sub(r"\1 has no value.", message) if _NO_VALUE.match(message) else ""
-        word = found["choice"] or found["extra"]
+        word = found[1]
         hint = self.hint(word, self.subcommand_names)
         commands = self.subcommand_names if hint or "--stack" not in self._given else ()
         if not hint and "--stack" in self.flags and "--stack" not in self._given:

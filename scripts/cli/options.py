@@ -1,5 +1,6 @@
 """Command-line options with this project's words."""
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Final
@@ -7,6 +8,7 @@ from typing import Annotated, Final
 from gemma_serving.contracts.spelling import did_you_mean
 from gemma_serving.scripts.cli import command_line
 from gemma_serving.scripts.cli.command_line import (
+    OPTION_WORD,
     JsonSwitch,
     Option,
     OptionField,
@@ -27,6 +29,7 @@ __all__ = [
     "StackName",
     "add_options",
     "option_fields",
+    "parted",
     "project_id",
     "read_options",
     "usage_words",
@@ -48,6 +51,25 @@ def usage_words(kind: type[object]) -> Sequence[str]:
     if stack is None:
         return words
     return ["STACK" if stack.is_required else "[STACK]", *words]
+
+
+def parted(words: Sequence[str], *kinds: type[object]) -> tuple[Sequence[str], Sequence[str]]:
+    """Return the words by position, and the rest: options of `kinds` with their values, and everything from `--` on."""
+    options = {flag: one for kind in kinds for one in option_fields(kind).values() for flag in one.flags}
+    positional: list[str] = []
+    rest: list[str] = []
+    values = 0.0  # of the next words, unless they are options
+    for at, word in enumerate(words):
+        if word == "--":
+            return positional, [*rest, *words[at:]]
+        is_option = bool(OPTION_WORD.match(word))
+        if is_option:
+            one = options.get(word)
+            values = 0 if one is None or one.kind is bool else math.inf if one.option.many else 1
+        else:
+            values -= 1
+        (rest if is_option or values >= 0 else positional).append(word)
+    return positional, rest
 
 
 def project_id(text: str) -> str:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Final, cast
 
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.exit_codes import ExitCode
-from gemma_serving.scripts.cli.command import Command, Effect, print_progress, print_text, run_command
+from gemma_serving.scripts.cli.command import Command, Effect, chosen_of, print_progress, print_text, run_command
 from gemma_serving.scripts.cli.options import JsonSwitch, Option
 
 if TYPE_CHECKING:
@@ -264,7 +264,7 @@ COMMAND: Final = Command(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code, or the exit code of the command after `--`."""
     words, command = command_of(sys.argv[1:] if arguments is None else arguments)
-    if command and "chat" in words:
+    if command and chosen_of(COMMAND, words)[0] is not COMMAND:
         print_progress("chat", "A command after -- is for `gemma connect` only.")
         return int(ExitCode.REFUSED)
     return run_command(replace(COMMAND, run=partial(_connect, command=command)), words)

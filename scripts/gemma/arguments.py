@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import takewhile
 from typing import Any, NamedTuple, cast
 
@@ -9,8 +10,8 @@ from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.fields import as_mapping
 from gemma_serving.contracts.settings_files import stack_of_file
 from gemma_serving.contracts.spelling import meant
-from gemma_serving.scripts.cli.command import Command, is_readable, print_progress
-from gemma_serving.scripts.cli.options import option_fields
+from gemma_serving.scripts.cli.command import Command, chosen_of, is_readable, print_progress
+from gemma_serving.scripts.cli.options import option_fields, parted
 from gemma_serving.scripts.gemma.catalog import CommandEntry
 
 
@@ -26,13 +27,12 @@ class GemmaCall(NamedTuple):
 def call_of(entry: CommandEntry, words: Sequence[str]) -> GemmaCall:
     """Return the call of an entry's command, or of its subcommand."""
     whole = entry.whole()
-    found = {sub.name: sub for sub in whole.subcommands}
-    if entry.subcommand:
-        return GemmaCall(entry.name, found[entry.subcommand], words, [entry.subcommand])
-    if words and words[0] in found and not found[words[0]].label:
-        return GemmaCall(entry.name, found[words[0]], words[1:], words[:1])
-    is_stack = words and (has_settings(words[0]) or not (words[0].startswith("-") or meant(words[0], found)))
-    if whole.run is None and "run" in found and is_stack:
+    found = {sub.name: sub for sub in whole.subcommands if bool(entry.subcommand) == bool(sub.label)}
+    chosen, own = chosen_of(replace(whole, subcommands=tuple(found.values())), [*entry.subcommand.split(), *words])
+    if chosen.name in found:
+        return GemmaCall(entry.name, chosen, own, [chosen.name])
+    word = next(iter(own), "-")
+    if whole.run is None and (has_settings(word) or not (word.startswith("-") or meant(word, found))):
         return GemmaCall(entry.name, found["run"], words, ["run"])
     return GemmaCall(entry.name, whole, words)
 
@@ -40,31 +40,31 @@ def call_of(entry: CommandEntry, words: Sequence[str]) -> GemmaCall:
 def with_stack(call: GemmaCall) -> Sequence[str]:
     """Return the arguments with the stack as `--stack NAME`.
 
-    The first word is the stack if it has a settings file, or if the command takes fewer words. `--help` replaces all other words, but `--all`.
+    The first word by position is the stack if it has a settings file, or if the command takes fewer words. `--help` replaces all other words, but `--all`.
 
     Raises CommandRefusedError if a command that changes something has no stack.
     """
     fields, words = option_fields(call.command.options), [*call.lead, *call.words]
     stack = fields.get("stack")
-    before = call.words[: call.words.index("--")] if "--" in call.words else call.words
+    named, rest = parted(call.words, call.command.options)
+    before = [*takewhile("--".__ne__, rest)]
     if {"-h", "--help"} & set(before):
         return [*call.lead, "--help", *(word for word in before if word == "--all")]
     if stack is None:
         return words
-    leading = list(takewhile(lambda word: not word.startswith("-"), before))
-    # A repeated word, such as an accelerator, has no limit.
-    takes = sum(len(before) if one.option.repeated else 1 for one in fields.values() if one.option.positional)
-    if leading and (has_settings(leading[0]) or stack_of_file(leading[0]) or len(leading) > takes):
-        if not takes and leading[1:] and has_settings(leading[1]):
-            each = " and ".join(f"`gemma {call.name} {one}`" for one in leading)
-            raise CommandRefusedError(f"{call.name} takes one stack, not {len(leading)}. Run {each}.")
-        return [*call.lead, stack.flag, *call.words]
     is_given = any(word.partition("=")[0] in {stack.flag, "--url"} for word in before)
+    # A repeated word, such as an accelerator, has no limit.
+    takes = sum(len(named) if one.option.repeated else 1 for one in fields.values() if one.option.positional)
+    if named and not is_given and (has_settings(named[0]) or stack_of_file(named[0]) or len(named) > takes):
+        if not takes and named[1:] and has_settings(named[1]):
+            each = " and ".join(f"`gemma {call.name} {one}`" for one in named)
+            raise CommandRefusedError(f"{call.name} takes one stack, not {len(named)}. Run {each}.")
+        return [*call.lead, stack.flag, *named, *rest]
     if is_given or not (stack.is_required or "url" in fields):
         return words
     if call.command.changes:
         raise CommandRefusedError(f"No stack named. Run `gemma {call.name} STACK`.")
-    if not is_readable(call.command, [stack.flag, call.name, *before]):
+    if not is_readable(call.command, [stack.flag, call.name, *named, *before]):
         return words  # refused before the engine lists the stacks
     name, why = default_stack(call.name)
     print_progress("gemma", f"stack {name} ({why})")

@@ -8,7 +8,7 @@ from typing import Final, cast
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.settings_files import example_stacks
 from gemma_serving.engine import runner
-from gemma_serving.scripts.cli.options import OptionField, option_fields
+from gemma_serving.scripts.cli.options import OptionField, option_fields, parted
 from gemma_serving.scripts.gemma.arguments import call_of
 from gemma_serving.scripts.gemma.catalog import ENTRIES, CommandEntry, entry_of
 
@@ -48,7 +48,7 @@ def _of_command(entry: CommandEntry, words: Sequence[str]) -> list[str]:
     begun = next((one for one in options.values() if call.words and call.words[-1] in one.flags), None)
     if begun is not None and begun.kind is not bool:
         return [*_values(begun)]
-    is_stack_next = "stack" in options and not call.words
+    is_stack_next = "stack" in options and not parted(call.words, call.command.options)[0]
     return [
         *(runner.settings_names() if is_stack_next else ()),
         *(() if call.lead else [sub.name for sub in call.command.subcommands]),

@@ -38,6 +38,8 @@ _COMMENTS: Final = {
     "concurrency": "Number of requests that the server computes concurrently.",
 }
 """Comment above a key, in a block or not."""
+SUBCOMMANDS: Final = {"compare": "bench", "plans": "preview", "prices": "plan", "report": "bench", "run": "preview"}
+"""Words in the place of a stack that select a subcommand, with its command."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +69,8 @@ def new_file(name: str, *, option: str = "--write", overwrite: bool = False) -> 
         Names(project=NO_PROJECT, stack=name)
     except NamingError as error:
         raise PlanningError(f"{option}: {error}") from None
+    if command := SUBCOMMANDS.get(name):
+        raise PlanningError(f"{option} is {name}, but `gemma {command} {name}` is a command. Choose another {option}.")
     path = stack_file(name)
     if path.exists() and not overwrite:
         instead = "pass --force to replace it" if option == "NAME" else "remove the file"
