@@ -40,6 +40,12 @@ if TYPE_CHECKING:
 
 _GRAPHS_FOLDER = "/mnt/graphs/vllm"
 """VLLM_CACHE_ROOT. An archive in transfer is stored next to it."""
+_DESTROY = (
+    "pulumi destroy --exclude-protected --continue-on-error",
+    "It fails at the network: Google holds that for two hours after the service is deleted, at no cost. Only a bucket with weights is billed.",
+    "Then run it again, or at any time `gemma teardown {}`, which also deletes the bucket.",
+)
+"""Lines of 150 characters at most: the engine cuts longer ones. It prints them below Google's error."""
 
 
 def deploy(context: Context, run: CloudRunSettings, annotations: Mapping[str, str]) -> StackOutputs:
@@ -67,13 +73,15 @@ def deploy(context: Context, run: CloudRunSettings, annotations: Mapping[str, st
         ),
     )
     declare_alerts(context, foundation)
-    return stack_outputs(
+    outputs = stack_outputs(
         context,
         foundation,
         endpoint=service.uri,
         auth="none" if run.public else "id-token",
         location=run.region,
     )
+    lines = tuple(line.format(context.names.stack) for line in _DESTROY)
+    return replace(outputs, destroy=lines if network else None)
 
 
 def service_arguments(

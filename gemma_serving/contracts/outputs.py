@@ -140,6 +140,9 @@ class StackOutputs:
         str | None, Doc("Command that connects your machine to the server and prints lines to paste.")
     ] = None
     check: Annotated[str | None, Doc("Command that checks the server's health and speed.")] = None
+    destroy: Annotated[
+        tuple[str, ...] | None, Doc("How `pulumi destroy` ends; null unless Google then holds the stack's network.")
+    ] = None
     api_key_secret: Annotated[
         str | None,
         Doc("Version in Secret Manager with the API key for callers; null if the server requires none."),

@@ -72,7 +72,7 @@ def require_weights_of_new_server(settings: Settings, stack: str, deployed: Reso
         for check in staged_weights(settings, stack):
             fault = pool.submit(asyncio.run, check.fault()).result()
             if fault is not None and fault.blocks and fault.is_known:
-                raise CommandRefusedError(f"{fault.sentence} Nothing was created.")
+                raise CommandRefusedError(f"{fault.sentence} Google Cloud is unchanged.")
 
 
 def staged_weights(settings: Settings, stack: str) -> "tuple[StagedWeights, ...]":

@@ -56,8 +56,16 @@ def test_a_held_network_is_kept_used_again_and_deleted(workspace, subtests):
         )
         receipt = workspace.script("teardown", "--all", "--json").json
         assert (receipt["clean"], [item["kind"] for item in receipt["held"]]) == (True, ["subnetwork", "network"])
-    with subtests.test("deployed again in the held time"):
+    with subtests.test(
+        "deployed again in the held time, and destroyed by the engine, which prints what is left and what ends it"
+    ):
         deploy(workspace)
+        command, *lines = json.loads(workspace.pulumi("stack", "output", "destroy", "--json", "--stack", STACK).out)
+        said = workspace.pulumi(*command.split()[1:], "--yes", "--stack", STACK, expect=None).text
+        assert all(line in said for line in lines)
+        assert "is already being used by" in said
+        left = {item["type"] for item in workspace.resources(STACK) if item["custom"]} - {"pulumi:providers:gcp"}
+        assert left == {*NETWORKS, "gcp:storage/bucket:Bucket"}
         workspace.script("teardown", "--stack", STACK, "--yes")
     with subtests.test("after it, named by the commands that read, and deleted by a teardown alone"):
         workspace.advance(2 * 3600)

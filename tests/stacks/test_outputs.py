@@ -65,6 +65,17 @@ def test_every_stack_exports_the_contract_and_nothing_else(exported, stack):
     assert "@sha256:" in outputs.image
 
 
+@pytest.mark.parametrize(
+    ("stack", "changes"), [("l4-qat", {}), ("l4-qat", {"cloudRun__directVpc": False}), ("tpu-v6e1", {})]
+)
+def test_only_a_service_with_a_network_that_google_holds_exports_how_a_destroy_ends(exported, stack, changes):
+    lines = exported(stack, **changes).get("destroy", [])
+    for part in ("pulumi destroy ", "Google holds that for two hours", "at no cost", "`gemma teardown x`"):
+        assert (part in " ".join(lines)) == (stack == "l4-qat" and not changes)
+    assert all(len(line) <= 150 - len("x" * 29) for line in lines if "teardown" in line)
+    assert all(len(line) <= 150 for line in lines)  # the engine cuts longer ones
+
+
 def test_a_threshold_of_the_settings_wins_over_the_planners_figure():
     settings = from_file(ROOT / "Pulumi.l4-qat.yaml", project="my-project")
     subject = examine(to_deployment(settings))

@@ -227,7 +227,7 @@ def test_missing_weights_stop_up_before_the_first_resource_but_not_staging(monke
 
         asyncio.run(program())
 
-    with pytest.raises(CommandRefusedError, match=r"No weights are staged in .* Nothing was created[.]"):
+    with pytest.raises(CommandRefusedError, match=r"No weights are staged in .* Google Cloud is unchanged[.]"):
         require_new({})
     require_new(SERVER)  # its update has a hook
     with monkeypatch.context() as staging:

@@ -319,7 +319,7 @@ async def _resolve(
     if isinstance(error, GoogleError) and _is_refusal(error):
         operation.record = None
         _require_zonal(error)
-        return Refused(zone, f"{error} Nothing was created.", form.model)
+        return Refused(zone, f"{error} No request was created.", form.model)
     raise TpuProviderError(
         f"{error} No queued resource is visible in {zone} after {readable(operation.pacing.appear_s)}, "
         f"but the request may still take effect. {MAY_APPEAR}"
