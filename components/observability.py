@@ -11,6 +11,7 @@ import pulumi_gcp as gcp
 from gemma_serving.components.dashboard import dashboard_json
 from gemma_serving.contracts.alerts import LOG_RATE_LIMIT_S, RUNBOOK, Alert, AlertValues, MetricCondition, Severity
 from gemma_serving.contracts.collector import SCRAPE_INTERVAL_S
+from gemma_serving.contracts.installation import with_pages
 from gemma_serving.contracts.labels import Ownership
 
 _SEVERITIES: Final[Mapping[Severity, str]] = {"page": "CRITICAL", "ticket": "WARNING"}
@@ -116,7 +117,7 @@ def _policy(
 def documentation(alert: Alert, values: AlertValues) -> str:
     """Return the text of a notification: meaning, first command, runbook."""
     command = values.replace_in(alert.command)
-    return f"{alert.meaning}\n\nFirst command: `{command}`\n\nRunbook: {RUNBOOK}#{alert.anchor}"
+    return f"{alert.meaning}\n\nFirst command: `{command}`\n\nRunbook: {with_pages(RUNBOOK)}#{alert.anchor}"
 
 
 def _promql(

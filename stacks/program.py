@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from pulumi.runtime import get_config_env, get_config_secret_keys_env
 
 from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.contracts.installation import with_pages
 from gemma_serving.contracts.labels import Ownership
 from gemma_serving.contracts.naming import Names, NamingError, allowed_name, check_stack_name
 from gemma_serving.contracts.quotas import QUOTAS_VARIABLE, from_variable
@@ -46,7 +47,7 @@ def main() -> None:
     try:
         run()
     except UserError as error:
-        pulumi.log.error(str(error))
+        pulumi.log.error(with_pages(str(error)))
         sys.exit(_REPORTED)
 
 
@@ -72,7 +73,7 @@ def run() -> None:
     subject = examine(deployment)
     planned = plan_of(subject)
     for text, is_warning in preview_lines(planned, stack, wording):
-        (pulumi.log.warn if is_warning else pulumi.log.info)(text)
+        (pulumi.log.warn if is_warning else pulumi.log.info)(with_pages(text))
     require_unblocked(planned, stack, wording)
     require_enabled(settings.project, apis_of(settings))
     require_weights_of_new_server(settings, stack, deployed)

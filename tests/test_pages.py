@@ -1,7 +1,18 @@
 """The pages name files and anchors that exist, and decisions have one form."""
 
+import importlib.metadata
+import io
+import json
 import re
 from pathlib import Path
+
+import pytest
+
+from gemma_serving.contracts import installation
+from gemma_serving.scripts.cli.command import print_text
+from gemma_serving.scripts.cli.options import CommandParser
+from gemma_serving.scripts.cli.tables import console, paragraph
+from tests.scripts.test_printed_commands import ROOMS, literals
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), *sorted(ROOT.glob("packages/*/*.md"))]
@@ -41,6 +52,60 @@ def test_every_anchor_that_a_page_links_to_exists(subtests):
             targets = [((page.parent / name).resolve() if name else page, anchor) for name, anchor in links]
             lost = [f"{target.name}#{anchor}" for target, anchor in targets if anchor not in anchors(target)]
             assert lost == []
+
+
+def texts_of_the_product():
+    """Yield each text of the product's programs and data that names a page, with its file."""
+    for path in sorted(path for room in ROOMS for kind in ("*.py", "*.json") for path in (ROOT / room).rglob(kind)):
+        text = path.read_text() if "tests" not in path.parts else ""
+        if "docs/" in text:
+            yield from ((path.relative_to(ROOT), one) for one in (literals(text) if path.suffix == ".py" else [text]))
+
+
+def test_a_page_that_a_text_of_the_product_names_exists_and_another_projects_page_is_not_taken_for_one():
+    found = [
+        (path, page[0], page.start() in {one.start() for one in installation._PAGE.finditer(text)}, page["anchor"])
+        for path, text in texts_of_the_product()
+        for page in re.finditer(r"docs/[\w/-]+\.md\b(?:#(?P<anchor>[\w-]+))?", text)
+    ]
+    assert len([one for one in found if one[2]]) > 40
+    assert [one for one in found if one[2] != (ROOT / one[1].partition("#")[0]).is_file()] == []
+    assert [one for one in found if one[3] and one[3] not in anchors(ROOT / one[1].partition("#")[0])] == []
+
+
+@pytest.fixture
+def in_a_wheel(monkeypatch):
+    """Let the product be an installed wheel, and return the address of its pages."""
+    given = importlib.metadata.metadata("pulumi")
+    del given["Project-URL"]
+    given["Project-URL"] = "Issues, https://example.com/o/n/issues"
+    given["Project-URL"] = "Repository, https://example.com/o/n"
+    monkeypatch.setattr(installation, "CHECKOUT", None)
+    monkeypatch.setattr(importlib.metadata, "metadata", lambda _name: given)
+    return f"https://example.com/o/n/blob/v{installation.VERSION}/"
+
+
+def shown(text):
+    """The text by each way in which a command prints: plainly, as JSON, in a table's font, and as a help."""
+    for write in (
+        lambda out: print_text(text, out),
+        lambda out: print_text(json.dumps(text), out),
+        lambda out: paragraph(console(out), text),
+        lambda out: out.write(CommandParser(description=text).format_help()),
+    ):
+        out = io.StringIO()
+        write(out)
+        yield " ".join(out.getvalue().split())
+
+
+@pytest.mark.parametrize("page", ["docs/costs.md", "docs/cloud-run.md#restart-the-server", "docs/reference/rules.md"])
+def test_a_page_is_a_path_in_a_checkout_and_an_address_in_a_wheel(in_a_wheel, monkeypatch, page):
+    text = f"Read {page}. (vLLM, docs/usage/security.md)"
+    for said in shown(text):
+        assert f"Read {in_a_wheel}{page}. (vLLM, docs/usage/security.md)" in said
+    monkeypatch.setattr(installation, "CHECKOUT", ROOT)
+    for said in shown(text):
+        assert text in said
 
 
 SMALLER = re.compile(

@@ -53,8 +53,21 @@ main()
 """,
 }
 """Files by which the engine finds and runs the program of a project's folder, as `gemma init` writes them."""
+_PAGE: Final = re.compile(r"(?<!, )(?<!vLLM )(?<![\w/])docs/[\w/-]+\.md\b")
+"""A page of this project. One after a comma or vLLM is of the project before it: `vLLM, docs/usage/security.md`."""
 NEW_FOLDER: Final = "mkdir serving && cd serving && gemma init NAME"
 """Command that writes a project, in every folder."""
+
+
+def with_pages(text: str) -> str:
+    """Return a text that names pages of the checkout, such as `docs/costs.md`; from a wheel, with their published addresses."""
+    if CHECKOUT or "docs/" not in text:
+        return text
+    from importlib.metadata import metadata  # noqa: PLC0415 - takes 15 ms to load
+
+    urls = dict(one.split(", ", 1) for one in metadata(PRODUCT).get_all("Project-URL") or ())
+    address = f"{urls['Repository']}/blob/v{VERSION}/" if "Repository" in urls else ""
+    return _PAGE.sub(lambda found: f"{address}{found[0]}", text)
 
 
 def product_program(module: str, *arguments: str) -> Sequence[str]:

@@ -22,6 +22,7 @@ from typing import Any, Final, Generic, Literal, TextIO, TypeVar
 
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.contracts.installation import with_pages
 from gemma_serving.contracts.naming import NamingError
 from gemma_serving.contracts.plain_text import for_terminal
 from gemma_serving.engine.children import interruptible
@@ -207,7 +208,7 @@ def print_text(text: str, stream: TextIO | None = None, *, end: str = "\n", dim:
     target = stream or sys.stdout
     if target is sys.stdout:
         _HAS_OUTPUT.set(True)
-    shown = for_terminal(text + end)
+    shown = for_terminal(with_pages(text + end))
     if dim and target.isatty():
         shown = f"\033[2m{shown}\033[0m"
     print(shown, end="", file=target, flush=True)  # one write, because threads report too

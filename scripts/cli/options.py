@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Final
 
+from gemma_serving.contracts.installation import with_pages
 from gemma_serving.contracts.spelling import did_you_mean
 from gemma_serving.scripts.cli import command_line
 from gemma_serving.scripts.cli.command_line import (
@@ -92,6 +93,10 @@ CheckedProject = Annotated[
 
 class CommandParser(command_line.OptionParser):
     """The parser of a command."""
+
+    def format_help(self) -> str:
+        """Return the help, with the addresses of its pages."""
+        return with_pages(super().format_help())
 
     hint: Callable[[str, Iterable[str]], str] = staticmethod(did_you_mean)
     synonyms: Mapping[str, str] = _SYNONYMS

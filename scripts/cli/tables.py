@@ -13,6 +13,7 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.segment import Segment
 from rich.text import Text
 
+from gemma_serving.contracts.installation import with_pages
 from gemma_serving.contracts.plain_text import for_terminal
 from gemma_serving.scripts.cli.lines import GLUE, keep_units_together, piped_columns, wrapped
 
@@ -37,7 +38,7 @@ class _Console(Console):
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         """Yield the parts of what is printed, their text as `for_terminal`."""
         for part in super().render(renderable, options):
-            yield part if part.control else part._replace(text=for_terminal(part.text))
+            yield part if part.control else part._replace(text=for_terminal(with_pages(part.text)))
 
     def on_broken_pipe(self) -> None:
         """Exit as a command whose reader has gone."""
@@ -79,7 +80,9 @@ class FittedTable:
 
     def add_row(self, *cells: str | Text, style: str = "") -> None:
         """Add a row; strings are plain text, not markup."""
-        self._rows.append(([Text(for_terminal(cell)) if isinstance(cell, str) else cell for cell in cells], style))
+        self._rows.append(
+            ([Text(for_terminal(with_pages(cell))) if isinstance(cell, str) else cell for cell in cells], style)
+        )
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the columns that fit, and the names of the others; or a block for each row."""

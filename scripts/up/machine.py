@@ -55,8 +55,8 @@ def machine_of(stack: str) -> FoundMachine:
     require_deployed(facts)
     if found is None or cloud is None or not cloud.machine:
         raise CommandRefusedError(
-            f"Stack {stack} has no TPU VM. `gemma status {stack}` shows what it has. For a Cloud Run service, "
-            "docs/cloud-run.md#restart-the-server has the commands."
+            f"Stack {stack} has no TPU VM. `gemma status {stack}` shows what it has. "
+            "To restart a Cloud Run service, see docs/cloud-run.md#restart-the-server."
         )
     if text := old_report(facts):
         raise CommandRefusedError(f"{text} The server was not restarted.")

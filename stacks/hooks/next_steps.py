@@ -3,6 +3,7 @@
 The provider appends these sentences to its error, because it knows each zone's response, but no settings.
 """
 
+from gemma_serving.contracts.installation import with_pages
 from gemma_serving.planning.data.prices import region_of
 from gemma_serving.planning.machine.hardware import Accelerator, find_accelerator, known_places
 from gemma_serving.planning.settings.deployment import Deployment
@@ -13,7 +14,7 @@ def next_steps(deployment: Deployment, stack: str) -> tuple[str, ...]:
     accelerator = find_accelerator(deployment.accelerator_name)
     zones = _untried(deployment, accelerator) if accelerator is not None else ()
     untried = [f"Zones not tried: add {', '.join(zones)} to gemma-serving:tpu.zones."] if zones else []
-    other = (
+    other = with_pages(
         "Spot, flex-start and each slice size have separate capacity. "
         "Set gemma-serving:tpu.provisioning or tpu.acceleratorType (docs/tpu.md)."
     )

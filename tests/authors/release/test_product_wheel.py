@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 
 from authors.release.build import build_distribution
+from authors.release.version import repository, the_version
 
 pytestmark = [pytest.mark.long]
 ROOT = Path(__file__).resolve().parents[3]
 UV = Path(sys.executable).with_name("uv")
 HEAVY = ("aiohttp", "gcp_tpu_provider", "google.auth", "grpc", "loadtest", "localcloud", "pulumi")
 LIMIT_S = 600
+PAGES = f"https://github.com/{repository(ROOT)}/blob/v{the_version(ROOT)}/"
 
 
 def ended(*words, cwd, env=None):
@@ -86,8 +88,14 @@ def test_it_plans_with_the_figures_of_the_checkout(installed, words):
     ours = ended(
         ROOT / "gemma", *words, "--json", cwd=ROOT, env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     )
-    assert (code, said) == (ours[0], ours[2])
-    assert json.loads(shown) == json.loads(ours[1])
+    assert (code, said.replace(PAGES, "")) == (ours[0], ours[2])
+    assert json.loads(shown.replace(PAGES, "")) == json.loads(ours[1])
+
+
+def test_it_names_a_page_by_its_address(installed):
+    for words in (("plan", "--finding", "NOPE"), ("up", "--help")):
+        _, shown, said = installed("gemma", *words)
+        assert f"{PAGES}docs/reference/" in shown + said
 
 
 def test_it_has_neither_the_engine_nor_another_distribution_and_says_how_to_install_them(installed):
