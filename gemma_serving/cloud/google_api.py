@@ -20,11 +20,11 @@ from gemma_serving.cloud.google_session import (
     NoConnectionError,
     RejectedLoginError,
     endpoint,
+    host_of,
     sent,
 )
 from gemma_serving.contracts.answers import Absent, Answer, Cause, Present, Unknown
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
-from gemma_serving.contracts.masking import masked
 from gemma_serving.contracts.proof import Asker, Proof
 
 CALL_LIMIT_S = 60.0
@@ -108,7 +108,7 @@ class GoogleApi:
             if isinstance(error, requests.ConnectionError):
                 raise NoConnectionError(url, error) from None
             why = f"HTTP {error.status}" if isinstance(error, GoogleListError) else type(error).__name__
-            raise ScriptError(f"{masked(url)} failed {_ATTEMPTS} times ({why}). Try again later.") from None
+            raise ScriptError(f"{host_of(url)} failed {_ATTEMPTS} times ({why}). Try again later.") from None
 
     def _counted(self, url: str) -> "google_session.Counted | None":
         if not self.projects:
@@ -134,7 +134,8 @@ def answer_of(service: str, read: Callable[[], T]) -> Answer[T]:
             return Absent()
         if error.is_api_off:
             return Unknown(f"the API {service}.googleapis.com is off or was just enabled", "api off", service)
-        return Unknown(refusals.said(str(error), error.reason), _CAUSES.get(error.status or 0, "other"))
+        cause = _CAUSES.get(error.status or 0, "other")
+        return Unknown(str(error) if cause == "not simulated" else refusals.said(str(error), error.reason), cause)
     except MachineWideError as error:
         return Unknown(str(error), error.cause)
     except ScriptError as error:

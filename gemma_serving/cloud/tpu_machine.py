@@ -87,10 +87,12 @@ class TpuMachine:
         document = self.owned_document(owner)
         try:
             problem = self._settled(self._change(document, key, value))
-        except GoogleListError as error:
+        except (GoogleListError, ScriptError) as error:
             problem = str(error)
         if problem:
-            raise ScriptError(f"Cannot change the metadata of {self.name}: {problem}")
+            raise ScriptError(
+                f"Cannot change the metadata of {self.name}: {problem.rstrip('.')}. Run `gemma up {owner.stack} --restart` again."
+            )
 
     def owned_document(self, owner: Ownership) -> Item:
         """Return its document. Raises CommandRefusedError if it is gone or not `owner`'s, and ScriptError."""

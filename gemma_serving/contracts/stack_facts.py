@@ -95,6 +95,8 @@ class CloudFacts:
     """Limits in the labels as text; empty without limits."""
     idle: Answer[datetime] = field(default_factory=Absent)
     """Since when the TPU VM has had no request. Absent: it is busy. Unknown continues a sentence about the TPU VM."""
+    exceeded: Sequence[str] = ()
+    """Those that are used up, each with its use. After the end of its run, `up` does not create such a server again."""
     idle_after_s: int | None = None
     """Limit of the idle time in the labels (`tpu.idleAfter`); None without one."""
     shortage: Shortage | None = None

@@ -9,8 +9,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from datetime import UTC, datetime
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +26,8 @@ from gemma_serving.contracts.installation import (
     own_project,
 )
 from gemma_serving.contracts.masking import masked
+from gemma_serving.contracts.memory import memory_of
+from gemma_serving.contracts.processes import is_alive
 from gemma_serving.contracts.settings_files import no_settings_file, stacks_in
 from gemma_serving.contracts.spelling import did_you_mean
 from gemma_serving.engine.children import started
@@ -36,6 +39,7 @@ QUERY_LIMIT_S = 120.0
 _POLL_S: Final = 0.2
 _LAST_OUTPUT_S: Final = 5.0
 """Time to read on after the engine's exit. A plugin may keep the pipe open."""
+_RUNNING: Final = "running-{}.json"
 _CUT_OFF: Final = "unexpected end of JSON input"
 """Error of a list of stacks if an interrupted write truncated the state of one."""
 _NO_REASON: Final = re.compile(r"(update|preview) (failed|canceled)")
@@ -194,8 +198,30 @@ def query(
     raise PulumiFailedError(text, answer.stdout + answer.stderr)
 
 
+@contextmanager
+def noted_up(stack: str) -> Generator[None]:
+    """Note for the other commands of this folder that this process deploys a stack."""
+    memory = memory_of(home_folder())
+    with suppress(OSError):
+        memory.write(_RUNNING.format(stack), f"{os.getpid()} {datetime.now(UTC).isoformat()}")
+    try:
+        yield
+    finally:
+        memory.remove(_RUNNING.format(stack))
+
+
+def running_up(stack: str) -> str:
+    """Return that another process of this folder deploys a stack that has no server yet; empty if none does."""
+    pid, _, since = (memory_of(home_folder()).read(_RUNNING.format(stack)) or "0").partition(" ")
+    if not is_alive(int(pid), since) or int(pid) == os.getpid():
+        return ""
+    return f"Stack {stack} has no server yet: `gemma up {stack}` runs (process {pid}). `gemma status {stack}` shows its start soon."
+
+
 def no_such_stack(stack: str) -> str:
     """Return the error for a stack that the engine does not know, with the probable name."""
+    if sentence := running_up(stack):
+        return sentence
     with_settings = stacks_in(project_folder())
     if stack in with_settings:
         return f"Stack {stack} does not exist in this backend. Run `gemma up {stack}` to deploy it."

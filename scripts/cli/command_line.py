@@ -129,7 +129,9 @@ class OptionParser(argparse.ArgumentParser):
         word = found[1]
         hint = self.hint(word, self.subcommand_names)
         commands = self.subcommand_names if hint or "--stack" not in self._given else ()
-        if not hint and "--stack" in self.flags and "--stack" not in self._given:
+        if Path(word).suffix:
+            hint = f" Add > {word} to write the output to a file."
+        elif not hint and "--stack" in self.flags and "--stack" not in self._given:
             hint = f" To select a stack, pass --stack {word}."
         known = f" Commands: {', '.join(commands)}." if commands and not hint else ""
         return f"{word} is not {'a command' if commands else 'expected'}.{hint}{known}"

@@ -369,6 +369,7 @@ def _with_cost(api: GoogleApi, facts: CloudFacts, owned: Sequence[FoundResource]
         usd_per_hour=rounded(spent.usd_per_hour),
         running_usd_per_hour=rounded(spent.running_usd_per_hour),
         limits=spent.limits_text,
+        exceeded=spent.exceeded,
         idle_after_s=spent.limits.idle_after_s,
         unknown=(*facts.unknown, *spent.unknown),
     )

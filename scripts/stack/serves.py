@@ -18,7 +18,7 @@ from gemma_serving.contracts.stack_facts import MISSING, CloudFacts, ServesNow, 
 from gemma_serving.contracts.stack_lock import StackLock
 from gemma_serving.engine.deployment import StackDeployment, read_deployment
 from gemma_serving.engine.locks import stack_locks
-from gemma_serving.engine.runner import no_such_stack
+from gemma_serving.engine.runner import no_such_stack, running_up
 from gemma_serving.engine.state import NO_CAPACITY, after_no_capacity, of_deployment, outputs_in
 from gemma_serving.planning.units import number_of
 from gemma_serving.scripts.stack.costs import without_server
@@ -232,6 +232,8 @@ def require_deployed(facts: StackFacts) -> None:
 
 def _no_server(facts: StackFacts, found: ServesNow, _state: Present[str]) -> CommandRefusedError:
     """Return the refusal of a stack whose state has no server, as `gemma status` reports it, with the next command."""
+    if deploying := running_up(facts.stack):
+        return CommandRefusedError(deploying)
     why = found.why or f"Stack {facts.stack} is not deployed."
     command = f" Run `gemma {'teardown' if facts.teardown_began else 'up'} {facts.stack}`."
     return CommandRefusedError(f"{why}{'' if facts.is_without_capacity else command}")

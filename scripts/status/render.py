@@ -196,6 +196,8 @@ def _enforced(cloud: CloudFacts) -> str:
     """Return what stops the stack automatically; empty without a server."""
     if cloud.usd is None:
         return ""
+    if cloud.has_ended and cloud.exceeded:
+        return f"{' and '.join(cloud.exceeded)} exceeded: `gemma up` creates the server again only with a higher limit."
     ours = (
         f"{cloud.limits}, enforced only by a scheduled `gemma teardown --all --over-limit`"
         if cloud.limits

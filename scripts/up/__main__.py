@@ -57,6 +57,7 @@ class UpOptions:
 def _up(options: UpOptions) -> ExitCode:
     if options.restart:
         return _restart(options)
+    from gemma_serving.engine.runner import noted_up
     from gemma_serving.scripts.plan.api import changes_of_file
     from gemma_serving.scripts.stack.frozen import frozen_up
     from gemma_serving.scripts.up.deploying import deploy
@@ -75,7 +76,8 @@ def _up(options: UpOptions) -> ExitCode:
             changes=changes,
             frozen=frozen,
         )
-        with prepared_stack(options.stack, dry_run=options.dry_run, plan=options.plan) as (facts, settings):
+        noted = nullcontext() if options.dry_run else noted_up(options.stack)
+        with noted, prepared_stack(options.stack, dry_run=options.dry_run, plan=options.plan) as (facts, settings):
             return deploy(facts, settings, request)
 
 

@@ -100,6 +100,7 @@ def test_what_cannot_be_read_is_unknown_with_the_way_out(world, monkeypatch):
     assert (not_evaluated.verdict, not_evaluated.policies) == ("unknown", 1)
     assert not_evaluated.unread == ()
     assert "does not evaluate alert policies" in not_evaluated.unwatched[-1]
+    assert "Google" not in not_evaluated.unwatched[-1]  # whose words they are not
     opened = world.opened
     email = opened.account("gemma-other", "managed-by=hand")
     token = opened.cloud.cloud.tokens.issue_access_token(email)

@@ -1,5 +1,6 @@
 """What the engine says is passed on as one sentence with the next step."""
 
+import os
 import subprocess
 
 import pytest
@@ -160,3 +161,13 @@ def test_a_state_is_not_created_for_a_settings_file_without_room_for_its_salt(mo
     monkeypatch.setattr("gemma_serving.engine.secrets_provider.os.access", lambda at, _mode: at != path)
     with pytest.raises(CommandRefusedError, match=f"{path} is read-only, .* Run `chmod u[+]w {path}`"):
         create_state("x")
+
+
+def test_a_stack_that_an_up_of_this_folder_deploys_is_not_told_to_be_deployed(monkeypatch):
+    with runner.noted_up("x"):
+        assert runner.running_up("x") == ""  # this process deploys it itself
+        monkeypatch.setattr(os, "getpid", lambda: 0)
+        assert "`gemma up x` runs (process " in runner.no_such_stack("x")
+        assert str(states.not_deployed("x")) == runner.running_up("x") == runner.no_such_stack("x")
+        assert runner.running_up("y") == ""
+    assert str(states.not_deployed("x")) == "Stack x is not deployed. Run `gemma up x`."

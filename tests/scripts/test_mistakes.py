@@ -51,7 +51,11 @@ COMMAND_LINES = (
     typed("status --stak tpu-v6e1", "--stak is not an option", "Did you mean --stack? See --help."),
     typed("connect chta", "chta is not a command", "Did you mean chat? See --help."),
     typed("connect tpu-v6e1", "tpu-v6e1 is not a command", "To select a stack, pass --stack tpu-v6e1. See --help."),
-    typed("plan --stack tpu-v6e1 --gke out.yaml", "out.yaml is not expected", "See --help."),
+    typed(
+        "plan --stack tpu-v6e1 --gke out.yaml",
+        "out.yaml is not expected",
+        "Add > out.yaml to write the output to a file. See --help.",
+    ),
     typed("preview show", "show is not a command", "Commands: run, plans. See --help."),
     typed("logs", "--stack", "See --help."),
     typed("smoke", "No server selected", "Pass STACK or --url URL."),

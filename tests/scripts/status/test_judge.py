@@ -111,6 +111,23 @@ def test_each_situation_names_the_next_command(status, kept, locks, command):
 
 
 @pytest.mark.parametrize(
+    ("cloud", "command"),
+    [
+        (READY, "gemma connect x"),
+        (replace(READY, phase="failed"), "gemma logs x"),
+        (replace(READY, phase="failed", stored="b", running="a"), "gemma up x"),
+        (replace(READY, state="SUSPENDED", has_ended=True), "gemma up x"),
+        (replace(READY, state="SUSPENDED", has_ended=True, exceeded=["maxAge 24 h (age 25 h)"]), "gemma teardown x"),
+        (replace(READY, exceeded=["maxAge 24 h (age 25 h)"]), "gemma connect x"),
+    ],
+)
+def test_the_next_command_can_work(cloud, command):
+    """`up` undoes a document that was changed by hand, and refuses a stack whose run and limits are over."""
+    kept = state(stack_resource(target="tpu"), queued(state="ACTIVE"))
+    assert next_command(replace(DEPLOYED, cloud=cloud), reported(kept, cloud)) == command
+
+
+@pytest.mark.parametrize(
     ("cloud", "words"),
     [
         (READY, ()),

@@ -7,7 +7,7 @@ import pytest
 
 from gemma_serving.cloud.clock import WaitClock
 from gemma_serving.cloud.tpu_machine import TpuMachine
-from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.rollout import ROLLOUT_METADATA_KEY, RolloutLimits
 from gemma_serving.contracts.serving_document import DOCUMENT_METADATA_KEY, RESTART_METADATA_KEY, RESTART_NONCE
@@ -182,6 +182,10 @@ def agent(command, clock, name, *phases, nonce=None, **more):
     clock.then = go_on
 
 
+def unanswered(*_):
+    raise ScriptError("tpu.googleapis.com failed 4 times (HTTP 502). Try again later.")
+
+
 @pytest.fixture
 def ready(world, command):
     """A node whose server is ready."""
@@ -309,6 +313,16 @@ class TestMachine:
         node(world, labels=owner("y").labels)
         with pytest.raises(CommandRefusedError, match="labels of stack x"):
             TpuMachine(api=world.api, name=NODE).set_metadata(RESTART_METADATA_KEY, "n", owner(STACK))
+
+    def test_a_change_that_google_does_not_answer_names_the_machine_and_the_next_command(self, world, monkeypatch):
+        node(world)
+        monkeypatch.setattr(TpuMachine, "_change", unanswered)
+        with pytest.raises(ScriptError) as failed:
+            TpuMachine(api=world.api, name=NODE).set_metadata(RESTART_METADATA_KEY, "n", owner(STACK))
+        assert str(failed.value) == (
+            f"Cannot change the metadata of {NODE}: tpu.googleapis.com failed 4 times (HTTP 502). Try again later. "
+            f"Run `gemma up {STACK} --restart` again."
+        )
 
     def test_a_machine_that_is_gone_is_refused(self, command):
         tpu(command)
