@@ -267,14 +267,24 @@ def facts_of_server(stack: str) -> tuple[StackDeployment, StackFacts]:
     Raises CommandRefusedError if Google reports that its server is gone. Without Google's response, the caller tries to reach the server.
     """
     deployment = read_deployment(stack)
-    facts = read_facts(of_deployment(stack, deployment), "server", limit_s=GOOGLE_LIMIT_S)
+    state = of_deployment(stack, deployment)
+    facts = read_facts(state, "server", limit_s=GOOGLE_LIMIT_S)
     if facts.is_unrecorded:
         raise CommandRefusedError(f"{UNRECORDED} Run `gemma up {stack}`, which imports it.")
     if facts.recorded is None and isinstance(facts.server, Unknown):
         raise ScriptError(serves_now(facts).why)
     if (found := serves_now(facts)).word == "ended":
-        raise CommandRefusedError(f"{found.why} To serve again, run `gemma up {stack}`.")
+        raise CommandRefusedError(f"{found.why} {after_end(read_facts(state, 'cost', limit_s=GOOGLE_LIMIT_S))}")
     return deployment, facts
+
+
+def after_end(facts: StackFacts) -> str:
+    """Return how a stack whose server ended continues, as a sentence: `up` refuses one that used up a limit."""
+    if facts.cloud is not None and facts.cloud.exceeded:
+        return (
+            f"It exceeds {' and '.join(facts.cloud.exceeded)}. Raise the limit, or run `gemma teardown {facts.stack}`."
+        )
+    return f"To serve again, run `gemma up {facts.stack}`."
 
 
 def run_end(cloud: CloudFacts, stamp: Stamp) -> str:
