@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal, cast
 from gemma_serving.cloud.kinds import BUCKET, GRANT, REPOSITORY, SERVICE
 from gemma_serving.cloud.price_file import book_of
 from gemma_serving.cloud.prices import (
+    SERVING,
     container_usd_per_hour,
     has_price,
     least_instances,
@@ -127,10 +128,10 @@ def found_sentence(found: Sequence[FoundResource]) -> str:
     kinds = dict.fromkeys(item.kind for item in found)
     rates = {kind: found_rate([item for item in found if item.kind == kind]) for kind in kinds}
     priced = [f"{kind}, {rate}" for kind, rate in rates.items() if rate]
-    if not priced:
+    if not any(item.kind in SERVING for item in found):
         parts = [(item.kind, item.id) for item in found if item.kind != GRANT]
         return without_server(parts, len(parts))
-    return f"{number_of(len(found), 'resource')} in Google Cloud: {'; '.join(priced)}."
+    return f"{number_of(len(found), 'resource')} in Google Cloud: {'; '.join(priced) or 'none has an hourly price'}."
 
 
 def without_server(found: Sequence[FoundPart], count: int) -> str:
