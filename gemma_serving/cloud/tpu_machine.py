@@ -124,11 +124,11 @@ class TpuMachine:
         return self.api.post("compute", f"compute/v1/{self.name}/setMetadata", body)
 
     def _settled(self, operation: Item) -> str:
-        """Wait until an operation has finished and return its error; empty if it succeeded."""
+        """Wait for an operation and return why it did not succeed; empty if it did."""
         end_s = self.clock.now_s() + _LIMIT_S
         while not (operation.get("done") or operation.get("status") == "DONE"):
             if self.clock.now_s() > end_s:
-                raise ScriptError(f"The change of the metadata of {self.name} did not finish within {_LIMIT_S:.0f} s.")
+                return f"it did not finish within {_LIMIT_S:.0f} s"
             self.clock.sleep(_PAUSE_S)
             name = str(operation.get("name"))
             zone = "/".join(self.name.split("/")[:4])

@@ -32,8 +32,8 @@ from tests.agreement.capacity_schedules import MODELS, ZONES, Program, Schedule,
 from tests.agreement.capacity_world import GRANTED, PROJECT, SERVING, CapacityWorld, Held, Lost, Sent
 
 EXAMPLES: Final = examples(test=12, part=200, night=4000)
-EVERY: Final = examples(test=5, part=1, night=1)
-"""Before a commit each fifth end of an operation is played besides the kills after a creation: an odd number, so that each kind occurs."""
+EVERY: Final = examples(test=9, part=1, night=1)
+"""Before a commit each ninth end of an operation is played besides the kills after a creation: an odd number, so that each kind occurs."""
 A, B, C = ZONES
 FLEX, SPOT, STANDARD = MODELS.values()
 

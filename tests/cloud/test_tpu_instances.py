@@ -84,9 +84,8 @@ def test_a_change_of_metadata_keeps_the_other_keys_and_ends_with_its_operation(*
     (error, said), patience = ERRORS[name], Patience()
     google = Google(name, looks, {"error": error} if is_refused else {})
     machine = TpuMachine(api=google, name=name, clock=patience.clock)
-    problem = f"Cannot change the metadata of {name}: {said}" if is_refused else ""
-    if looks > 301:
-        problem = f"The change of the metadata of {name} did not finish within 300 s."
+    why = "it did not finish within 300 s" if looks > 301 else said if is_refused else ""
+    problem = f"Cannot change the metadata of {name}: {why}. Run `gemma up x --restart` again." if why else ""
     try:
         machine.set_metadata("restart", "2", owner("x"))
         assert not problem

@@ -168,6 +168,6 @@ def test_a_stack_that_an_up_of_this_folder_deploys_is_not_told_to_be_deployed(mo
         assert runner.running_up("x") == ""  # this process deploys it itself
         monkeypatch.setattr(os, "getpid", lambda: 0)
         assert "`gemma up x` runs (process " in runner.no_such_stack("x")
-        assert str(states.not_deployed("x")) == runner.running_up("x") == runner.no_such_stack("x")
+        assert runner.running_up("x") == runner.no_such_stack("x")
         assert runner.running_up("y") == ""
-    assert str(states.not_deployed("x")) == "Stack x is not deployed. Run `gemma up x`."
+    assert runner.running_up("x") == ""

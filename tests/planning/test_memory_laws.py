@@ -29,7 +29,7 @@ TEXT_ONLY = {"image": 0, "video": 0, "audio": 0}
 ROUNDING = 1e-6
 
 laws = settings(
-    max_examples=examples(test=25, part=200, night=4_000),
+    max_examples=examples(test=15, part=200, night=4_000),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )

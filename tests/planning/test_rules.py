@@ -37,7 +37,7 @@ from tests.planning.blocks import service_block, tpu_block
 from tests.planning.corpus.measured import load
 from tests.records import replace
 
-law = settings(max_examples=examples(test=100, part=500, night=3000), deadline=None)
+law = settings(max_examples=examples(test=40, part=500, night=3000), deadline=None)
 
 MEASURED = load().deployments
 EXISTING = ExistingNetworkSettings(network="net", subnetwork="sub", private_google_access=True)

@@ -5,11 +5,12 @@ from dataclasses import replace
 import pytest
 
 from gemma_serving.contracts.answers import Absent, Present, Unknown
-from gemma_serving.contracts.errors import ScriptError
+from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.resource_types import CAPACITY_COMPONENT, SERVICE_COMPONENT
 from gemma_serving.contracts.stack_facts import CloudFacts
 from gemma_serving.engine.state import StackState
 from gemma_serving.scripts.stack import facts as stack_facts
+from gemma_serving.scripts.stack import serves
 from gemma_serving.scripts.stack.facts import facts_of, read_facts
 from gemma_serving.scripts.stack.serves import differs, moved_traffic, serves_now
 from tests.scripts.planted_states import queued, resource, service, stack_resource, state
@@ -19,6 +20,13 @@ COMPONENT = resource(CAPACITY_COMPONENT, "capacity")
 DEPLOYED = state(stack_resource(**TPU), queued(state="ACTIVE"))
 PAST = "2026-01-01T10:00:00Z"
 NETWORK = resource("gcp:compute/network:Network", "network")
+
+
+def test_a_stack_that_an_up_deploys_is_refused_with_that_up(monkeypatch):
+    monkeypatch.setattr(serves, "stack_locks", lambda _stack: ())
+    monkeypatch.setattr(serves, "running_up", lambda stack: f"`gemma up {stack}` runs.")
+    with pytest.raises(CommandRefusedError, match=r"^`gemma up x` runs[.]$"):
+        serves.require_deployed(facts_of(state(NETWORK)))
 
 
 @pytest.mark.parametrize(

@@ -114,8 +114,8 @@ def test_each_situation_names_the_next_command(status, kept, locks, command):
     ("cloud", "command"),
     [
         (READY, "gemma connect x"),
-        (replace(READY, phase="failed"), "gemma logs x"),
-        (replace(READY, phase="failed", stored="b", running="a"), "gemma up x"),
+        (replace(READY, phase=Present("failed")), "gemma logs x"),
+        (replace(READY, phase=Present("failed"), stored="b", running="a"), "gemma up x"),
         (replace(READY, state="SUSPENDED", has_ended=True), "gemma up x"),
         (replace(READY, state="SUSPENDED", has_ended=True, exceeded=["maxAge 24 h (age 25 h)"]), "gemma teardown x"),
         (replace(READY, exceeded=["maxAge 24 h (age 25 h)"]), "gemma connect x"),
