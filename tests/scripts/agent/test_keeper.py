@@ -136,6 +136,7 @@ def test_a_stack_is_deleted_only_with_a_proof_and_until_that_succeeds(
 ):
     """Each attempt: what the proof says, and whether the deletion works. A user's `up` or `teardown` removes the record."""
     works, ran, wanted = [is_working for answer, is_working in attempts if answer == "proved"], [], []
+    pauses = []
     is_done = can_start and not has_record
     for answer, is_working in attempts if can_start and has_record else ():
         wanted += ["deletion"] if answer == "proved" else []
@@ -154,13 +155,44 @@ def test_a_stack_is_deleted_only_with_a_proof_and_until_that_succeeds(
 
     with proving(tmp_path_factory.mktemp("k"), [answer for answer, _ in attempts]) as (patch, path):
         patch.setattr(keeper, "_run", run)
-        patch.setattr(keeper, "RETRY_S", 0.0)
+        patch.setattr(keeper, "time", SimpleNamespace(time=lambda: 1.0, sleep=pauses.append))
         patch.setattr(keeper, "ATTEMPTS", len(attempts))
         patch.setattr(keeper, "select", SimpleNamespace(select=lambda *_: pytest.fail("It waits after its limit.")))
         if not has_record:
             path.unlink()
         assert (keeper.main(STACK, 0.0), ran) == (is_done, wanted)
         assert path.exists() is (has_record and not is_done)
+        assert {*pauses} <= {60.0}
+
+
+@effort(max_examples=examples(test=40, part=100, night=500))
+@given(st.lists(st.sampled_from(["nothing", "a byte", "the end"]), max_size=5), st.integers(0, 6))
+def test_a_limit_ends_at_its_moment_or_with_the_server_and_not_before(tmp_path_factory, looks, until_s):
+    """One look a second at the input, which ends with the server."""
+    seen = []
+
+    def look(inputs, _outputs, _errors, limit_s):
+        assert (inputs, limit_s) == ([0], 1.0)
+        seen.append(looks[len(seen)] if len(seen) < len(looks) else "nothing")
+        return [inputs if seen[-1] != "nothing" else [], [], []]
+
+    def read(file, count):
+        assert (file, count) == (0, 1)
+        return b"" if seen[-1] == "the end" else b"x"
+
+    with proving(tmp_path_factory.mktemp("k"), ["proved"]) as (patch, path):
+        patch.setattr(keeper, "_run", lambda _: 0)
+        patch.setattr(keeper, "time", SimpleNamespace(time=lambda: float(len(seen)), sleep=pytest.fail))
+        patch.setattr(keeper, "select", SimpleNamespace(select=look))
+        patch.setattr(keeper, "os", SimpleNamespace(read=read))
+        assert keeper.main(STACK, float(until_s))
+        assert not path.exists()
+    ends = looks.index("the end") + 1 if "the end" in looks else until_s
+    assert len(seen) == min(ends, until_s)
+
+
+def test_a_deletion_that_fails_has_its_exit_code():
+    assert keeper._run([sys.executable, "-c", "raise SystemExit(3)"]) == 3
 
 
 @effort(max_examples=examples(test=40, part=100, night=500))

@@ -118,6 +118,14 @@ def test_every_tool_is_in_a_toolset_and_a_server_can_offer_only_some(bench_of, a
         offered("", "plan,gke")
 
 
+def test_only_a_client_with_forms_can_prompt_and_one_that_names_neither_has_them():
+    form, url = types.FormElicitationCapability(), types.UrlElicitationCapability()
+    for given, can in ((None, False), ({}, True), ({"form": form}, True), ({"url": url}, False)):
+        asks = None if given is None else types.ElicitationCapability(**given)
+        assert deletions.can_prompt(types.ClientCapabilities(elicitation=asks)) is can
+    assert not deletions.can_prompt(None)
+
+
 def test_the_page_lists_the_permissions_and_toolsets_of_the_code():
     page = (ROOT / "docs" / "agent.md").read_text().split("\n## Grant permissions\n")[1].split("\n## ")[0]
     rows = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", page, flags=re.MULTILINE))
