@@ -11,7 +11,6 @@ from gemma_serving.cloud.clock import WaitClock
 from gemma_serving.cloud.google_api import GoogleApi, answer_of, lookup
 from gemma_serving.cloud.grants import PolicyHolder, account_of, bare, bindings_of, found_grant, members_of
 from gemma_serving.cloud.kinds import BY_TYPE, GRANT, INSTANCE, NODE, QUEUED, SERVICE, Item, by_name, order_of
-from gemma_serving.cloud.prices import has_price
 from gemma_serving.cloud.search import Scope, resource_of, search
 from gemma_serving.contracts.answers import Answer, Present, Unknown
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
@@ -188,8 +187,7 @@ def without_state(stack: str, found: Sequence[FoundResource]) -> str:
         since = f" since {servers[0].created[:16].replace('T', ' ')} UTC" if servers[0].created else ""
         runs = f"Stack {stack} runs in {servers[0].location}{since}"
     where = f" This folder deployed it with `pulumi login {before}`." if before not in {"", url} else ""
-    end = ":" if any(map(has_price, found)) else "."
-    return f"{runs}{end} {found_sentence(found)} The backend {url} has no state of it.{where}"
+    return f"{runs}. {found_sentence(found)} The backend {url} has no state of it.{where}"
 
 
 def pending_creations(state: StackState) -> Iterator[StatedResource]:

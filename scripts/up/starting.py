@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Final
 
 from gemma_serving.cloud.google_session import NO_CONNECTION
-from gemma_serving.cloud.prices import has_price
 from gemma_serving.contracts.answers import Present, Unknown
 from gemma_serving.contracts.capacity_states import ACTIVE
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
@@ -234,7 +233,7 @@ def _found(state: StackState) -> str:
     """Return what Google has of a stack of which it has no server, or whose state cannot be read."""
     match read_facts(state, "labels", limit_s=_SEARCH_LIMIT_S).labels:
         case Present(value=found):
-            return f"{'Exists now: ' if any(map(has_price, found)) else ''}{found_sentence(found)}"
+            return found_sentence(found)
         case Unknown(why=why):
             return f"Exists now: unknown, because a check failed ({why.rstrip('.')})."
         case _:

@@ -67,7 +67,7 @@ def deployed(workspace, accounts):
     shown = preview_of_workflow(workspace, accounts["ci-plan"])
     assert "requests TPU capacity" in shown
     said = up_of_workflow(workspace, accounts["ci-deploy"]).text
-    assert " created" in said
+    assert f"{STACK} deployed in " in said
     assert "Outputs:" not in said
     return first
 

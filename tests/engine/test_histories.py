@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from random import Random
@@ -147,7 +148,8 @@ class EngineWorld:
         try:
             until(lambda: self.queued() or up.poll() is not None, "the request or the end")
         finally:
-            os.killpg(up.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # a lock of a killed command ended it
+                os.killpg(up.pid, signal.SIGKILL)
             up.wait()
             self.workspace.change_scenario({"faults": []})
         self.is_in_step = False
@@ -180,7 +182,9 @@ class EngineWorld:
         self.is_in_step = False
 
     def wait(self) -> None:
-        self.workspace.advance(600)
+        self.workspace.advance(
+            300
+        )  # an agent writes its next report within a minute: one of ten minutes ago proves nothing
 
     def interrupted_teardown(self) -> None:
         """Google does not delete the account."""

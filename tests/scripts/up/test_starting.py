@@ -11,6 +11,7 @@ from gemma_serving.contracts.answers import Absent, Present, Unknown
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.stack_facts import CloudFacts, StackFacts, StatedResource
 from gemma_serving.engine.state import StackState
+from gemma_serving.scripts.doctor.api import Diagnosis
 from gemma_serving.scripts.up import starting
 from tests.laws import examples
 
@@ -144,19 +145,17 @@ HASHES = st.sampled_from([None, "a" * 64, "b" * 64])
         stored=HASHES,
     ),
     st.sampled_from([Present(["found"]), Unknown("no list."), Absent()]),
-    st.booleans(),
 )
-def test_what_exists_after_a_failure_is_named_with_its_place_and_cost(known, server, labels, is_priced):
+def test_what_exists_after_a_failure_is_named_with_its_place_and_cost(known, server, labels):
     end = "`gemma status x` shows it, `gemma teardown x` deletes it."
     what = "service" if known is None or known.kind == "Cloud Run service" else "capacity"
     found = {
-        Present: f"{'Exists now: ' if is_priced else ''}1 found.",
+        Present: "1 found.",
         Unknown: "Exists now: unknown, because a check failed (no list).",
         Absent: "Exists now: nothing in Google Cloud: every list was read.",
     }
     with pytest.MonkeyPatch.context() as patch:
         patched(patch, read=lambda _: STATES[0], found_sentence=lambda every: f"{len(every)} found.")
-        patched(patch, has_price=lambda _: is_priced)
         patched(patch, reported_costs=lambda _, is_service: SimpleNamespace(sentence=f"Costs {is_service}."))
         patched(patch, read_facts=lambda *_, **__: facts_of(declared=known, server=server, labels=labels))
         text = starting.exists_now("x")
@@ -171,6 +170,25 @@ def test_what_exists_after_a_failure_is_named_with_its_place_and_cost(known, ser
         is_stale = not is_service and facts.stored and facts.running and facts.stored != facts.running
         restarts = f"The server restarts with document {facts.stored[:12]}. " if is_stale else ""
         assert text == f"Exists now: {what}{place}{serves}. {restarts}Costs {is_service}. {end}"
+
+
+@law
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([Present("p"), Unknown("u"), Absent()]), st.booleans(), st.booleans()), max_size=4
+    )
+)
+def test_of_what_was_checked_only_what_failed_or_is_too_low_is_printed(drawn):
+    said = []
+    lines = [
+        Diagnosis(answer=answer, check=f"c{number}", blocks=blocks, is_short=is_short)
+        for number, (answer, blocks, is_short) in enumerate(drawn)
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patched(patch, print_progress=lambda _, text: said.append(text))
+        starting.report_unknown(lines)
+    told = [line for line in lines if line.is_short or (isinstance(line.answer, Unknown) and line.blocks)]
+    assert [text.removeprefix("could not check ").partition(":")[0] for text in said] == [line.check for line in told]
 
 
 VALUES = st.dictionaries(st.sampled_from(["gemma-serving:a", "gemma-serving:b"]), st.sampled_from(["1", "2"]))
