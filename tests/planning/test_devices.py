@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from datetime import UTC, datetime
 
 import pytest
 
@@ -37,6 +38,12 @@ def test_a_device_is_one_more_row_of_the_comparison(run):
     assert json.loads(out)["cheapest"] in ACCELERATORS
     table = run(*MODEL, "--compare", "--accelerator", "L4", "--device", f"{RTX_3090},name=RTX 3090,usd=0.3/h")[1]
     assert "cheapest that meets the limits: RTX 3090 on own, $0.30/h" in table
+
+
+def test_a_price_of_the_users_own_device_is_of_today(run):
+    before = datetime.now(UTC)
+    planned = json.loads(run(*MODEL, "--device", f"{RTX_3090},name=RTX 3090,usd=0.3/h", "--json")[1])
+    assert planned["cost"]["prices_as_of"] in {f"{day:%Y-%m-%d}" for day in (before, datetime.now(UTC))}
 
 
 def test_a_move_to_another_kind_of_device_leaves_the_release_behind(run):

@@ -163,10 +163,14 @@ def test_a_region_that_googles_catalog_does_not_have_is_removed_by_the_remedy():
     book = refreshed("2026-11-20", ("v6e_spot_usd_per_chip_hour", "us-east5", 1.5))
     finding = the(plan(replace(TPU, tpu=spot, price_book=book)), "CST05")
     assert "catalog of 2026-11-20 has no price for v6e_spot_usd_per_chip_hour in southamerica-west1" in finding.message
-    assert "highest known price is used ($1.782)" in finding.message
+    assert finding.message.endswith("highest known price is used ($1.782).")
     (remedy,) = finding.remedies
     assert remedy.changes == {"tpu.zones": ("us-east5-a",)}
     assert "CST05" not in ids(plan(replace(TPU, tpu=replace(spot, zones=("us-east5-a",)), price_book=book)))
+    both = replace(spot, zones=("southamerica-west1-a", "europe-west4-a", "us-east5-a"))
+    assert the(plan(replace(TPU, tpu=both, price_book=book)), "CST05").message.endswith(
+        " 1 more have the same problem."
+    )
     alone = plan(replace(TPU, tpu=replace(spot, zones=("southamerica-west1-a",)), price_book=book))
     assert the(alone, "CST05").advice.startswith("Write the price that you pay to a price file")
     unknown = plan(replace(TPU, tpu=replace(spot, zones=("southamerica-west1-a",)), today="2027-12-31"))
