@@ -11,7 +11,7 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -158,14 +158,16 @@ def _may_delete(stack: str) -> bool:
     return True
 
 
-def main(stack: str, until_s: float) -> bool:
+def main(
+    stack: str, until_s: float, *, now_s: Callable[[], float] = time.time, sleep: Callable[[float], None] = time.sleep
+) -> bool:
     """Wait for the limit of a stack or the end of the server, and delete the stack. Return False if that failed, to the last attempt."""
     path = memory().path(limit_name(stack))
     teardown = product_program("gemma_serving.scripts.teardown", f"--stack={stack}", "--yes", "--keep-bucket")
     if _run([*teardown, "--help"]):
         return False
     print_text(READY)
-    while path.exists() and time.time() < until_s:
+    while path.exists() and now_s() < until_s:
         if select.select([0], [], [], POLL_S)[0] and not os.read(0, 1):
             break
     for _ in range(ATTEMPTS):
@@ -179,7 +181,7 @@ def main(stack: str, until_s: float) -> bool:
             _log(stack, str(error))
             if isinstance(error, CommandRefusedError):  # no proof
                 return False
-        time.sleep(RETRY_S)  # such as while an engine of a killed server still runs
+        sleep(RETRY_S)  # such as while an engine of a killed server still runs
     return False
 
 

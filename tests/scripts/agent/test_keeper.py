@@ -155,12 +155,11 @@ def test_a_stack_is_deleted_only_with_a_proof_and_until_that_succeeds(
 
     with proving(tmp_path_factory.mktemp("k"), [answer for answer, _ in attempts]) as (patch, path):
         patch.setattr(keeper, "_run", run)
-        patch.setattr(keeper, "time", SimpleNamespace(time=lambda: 1.0, sleep=pauses.append))
         patch.setattr(keeper, "ATTEMPTS", len(attempts))
         patch.setattr(keeper, "select", SimpleNamespace(select=lambda *_: pytest.fail("It waits after its limit.")))
         if not has_record:
             path.unlink()
-        assert (keeper.main(STACK, 0.0), ran) == (is_done, wanted)
+        assert (keeper.main(STACK, 0.0, sleep=pauses.append), ran) == (is_done, wanted)
         assert path.exists() is (has_record and not is_done)
         assert {*pauses} <= {60.0}
 
@@ -182,10 +181,9 @@ def test_a_limit_ends_at_its_moment_or_with_the_server_and_not_before(tmp_path_f
 
     with proving(tmp_path_factory.mktemp("k"), ["proved"]) as (patch, path):
         patch.setattr(keeper, "_run", lambda _: 0)
-        patch.setattr(keeper, "time", SimpleNamespace(time=lambda: float(len(seen)), sleep=pytest.fail))
         patch.setattr(keeper, "select", SimpleNamespace(select=look))
         patch.setattr(keeper, "os", SimpleNamespace(read=read))
-        assert keeper.main(STACK, float(until_s))
+        assert keeper.main(STACK, float(until_s), now_s=lambda: float(len(seen)), sleep=pytest.fail)
         assert not path.exists()
     ends = looks.index("the end") + 1 if "the end" in looks else until_s
     assert len(seen) == min(ends, until_s)
