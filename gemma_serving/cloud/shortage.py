@@ -50,8 +50,9 @@ class QuotaRead:
 
     @property
     def left(self) -> float:
-        """What is left for this request, as far as it was read."""
-        limit, used = (one.value if isinstance(one, Present) else 0 for one in (self.limit, self.used))
+        """The rest of the limit for this request. An unknown part counts as 0."""
+        limit = self.limit.value if isinstance(self.limit, Present) else 0
+        used = self.used.value if isinstance(self.used, Present) else 0
         return limit - used
 
     @property

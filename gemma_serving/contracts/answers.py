@@ -50,7 +50,7 @@ class Assumed(Generic[T_co]):
 
     value: T_co
     source: str
-    """What the value is of, such as `new projects`."""
+    """Origin of the value, such as `new projects`."""
 
 
 Answer: TypeAlias = Present[T_co] | Absent | Unknown

@@ -6,6 +6,7 @@ import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
@@ -63,11 +64,16 @@ def with_pages(text: str) -> str:
     """Return a text that names pages of the checkout, such as `docs/costs.md`; from a wheel, with their published addresses."""
     if CHECKOUT or "docs/" not in text:
         return text
+    return _PAGE.sub(lambda found: f"{_address()}{found[0]}", text)
+
+
+@cache
+def _address() -> str:
+    """Return the published address of the installed wheel's pages, with a slash at its end; empty without one."""
     from importlib.metadata import metadata  # noqa: PLC0415 - takes 15 ms to load
 
     urls = dict(one.split(", ", 1) for one in metadata(PRODUCT).get_all("Project-URL") or ())
-    address = f"{urls['Repository']}/blob/v{VERSION}/" if "Repository" in urls else ""
-    return _PAGE.sub(lambda found: f"{address}{found[0]}", text)
+    return f"{urls['Repository']}/blob/v{VERSION}/" if "Repository" in urls else ""
 
 
 def product_program(module: str, *arguments: str) -> Sequence[str]:

@@ -39,7 +39,7 @@ QUERY_LIMIT_S = 120.0
 _POLL_S: Final = 0.2
 _LAST_OUTPUT_S: Final = 5.0
 """Time to read on after the engine's exit. A plugin may keep the pipe open."""
-_RUNNING: Final = "running-{}.json"
+_RUNNING: Final = "running-{}"
 _CUT_OFF: Final = "unexpected end of JSON input"
 """Error of a list of stacks if an interrupted write truncated the state of one."""
 _NO_REASON: Final = re.compile(r"(update|preview) (failed|canceled)")

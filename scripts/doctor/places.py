@@ -194,7 +194,8 @@ def judge_quota(
     if quota is None:
         return QuotaCheck("passed", source="a reservation needs no separate quota", needed=needed)
     read = read_quota(responses, quota, place, needed, use)
-    limit, used = (one.value if isinstance(one, Present) else None for one in (read.limit, read.used))
+    limit = read.limit.value if isinstance(read.limit, Present) else None
+    used = read.used.value if isinstance(read.used, Present) else None
     check = partial(
         QuotaCheck,
         source=f"Service Usage, {quota.service}.googleapis.com/{quota.metric}",

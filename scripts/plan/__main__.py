@@ -141,8 +141,8 @@ def _answered(options: PlanOptions) -> ExitCode:
         from gemma_serving.scripts.plan.compile import run_judge
 
         return run_judge()
-    live = _live(options.question.stack) if options.live and options.question.stack else ()
-    planned = plan_of_question(options, tuple(line.quota for line in live if line.quota is not None))
+    live, quotas = _live(options.question.stack) if options.live and options.question.stack else ((), ())
+    planned = plan_of_question(options, quotas)
     if options.gke.gke:
         from gemma_serving.scripts.plan.gke import show_gke
 
@@ -159,13 +159,14 @@ def _answered(options: PlanOptions) -> ExitCode:
     return ExitCode.REFUSED if is_blocked else verdict_of(planned)
 
 
-def _live(stack: str) -> "Sequence[Diagnosis]":
-    """Return each answer about what the stack needs from its project."""
+def _live(stack: str) -> "tuple[Sequence[Diagnosis], Quotas]":
+    """Return each answer about what the stack needs from its project, and the quotas that were read."""
     from gemma_serving.engine.state import read
-    from gemma_serving.scripts.doctor.api import live_checks
+    from gemma_serving.scripts.doctor.api import live_checks, read_quotas
     from gemma_serving.scripts.stack.settings import stack_settings
 
-    return live_checks(stack_settings(stack), read(stack))
+    lines = live_checks(stack_settings(stack), read(stack))
+    return lines, read_quotas(lines)
 
 
 def _show_live(stack: str, lines: "Sequence[Diagnosis]") -> None:

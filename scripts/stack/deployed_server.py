@@ -276,8 +276,9 @@ def _with_phase(api: GoogleApi, facts: CloudFacts, name: str) -> CloudFacts:
         published = TpuMachine(api=api, name=name).published()
     except ScriptError as error:
         return replace(facts, unknown=(str(error),))
-    facts = replace(facts, idle=reported(published, GOOGLE_CLOCK.now()))
-    phase = phase_of(published, GOOGLE_CLOCK.now())
+    now = GOOGLE_CLOCK.now()
+    facts = replace(facts, idle=reported(published, now))
+    phase = phase_of(published, now)
     if isinstance(phase, Unknown):
         old = f"The agent on TPU VM {name.rpartition('/')[2]} {phase.why}, so whether it serves is unknown."
         return replace(facts, phase=replace(phase, why=old))

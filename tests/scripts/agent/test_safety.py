@@ -1,4 +1,4 @@
-"""What protects: permissions, plans, ceilings, a person's word, the audit file; also against a hostile client, model or log. No engine, no cloud."""
+"""Protections: permissions, plans, ceilings, a person's word, the audit file; also against a hostile client, model or log. No engine, no cloud."""
 
 import json
 import os

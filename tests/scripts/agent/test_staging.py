@@ -54,7 +54,7 @@ PINNED = "1d2c2d7f2466070e69d6fb3fd5ce9a7d75f2f6ee"
     ["main", PINNED, "refs/pr/7", "REFS/pr/1", "pr/7", "refs%2Fpr%2F1", "0" * 40, "a-branch", PINNED[:7]],
 )
 def test_only_the_default_branch_and_the_users_commit_are_revisions(bench_of, audit, world, monkeypatch, revision):
-    """What anyone can propose at the hub is none."""
+    """A revision that anyone can propose at the hub is refused."""
     monkeypatch.setattr(staging, "stack_settings", lambda _: SimpleNamespace(model_revision=PINNED))
     found = stage(bench_of("stage"), audit, revision=revision)
     if revision in {"main", PINNED}:

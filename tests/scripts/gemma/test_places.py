@@ -24,7 +24,7 @@ NAMES = sorted({"chat", *(sub for _, sub in SUBS)})
 
 
 def of_stacks(command):
-    """Whether a word after a command can be a stack."""
+    """Return True if a word after a command can be a stack."""
     return command.run is None or "stack" in option_fields(command.options)
 
 

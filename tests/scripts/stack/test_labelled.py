@@ -215,7 +215,7 @@ STACKS = st.lists(
     ),
     max_size=3,
 )
-"""What the state of each stack has, and its settings; without APIs, it has none."""
+"""Contents of the state and the settings of each stack; without APIs, it has none."""
 
 
 @law

@@ -1,4 +1,4 @@
-"""What a teardown says and asks, on a local cloud. Laws judge what it deletes: test_owners.py, test_removal_laws.py, tests/cloud."""
+"""Output and questions of a teardown, on a local cloud. Laws judge what it deletes: test_owners.py, test_removal_laws.py, tests/cloud."""
 
 import json
 import socket

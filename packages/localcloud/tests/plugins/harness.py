@@ -201,7 +201,7 @@ class Engine:
         return f"urn:pulumi:dev::project::{type_name}::{name}"
 
     def _known(self, resource: Resource) -> dict[str, str]:
-        """What each request about a resource says of it."""
+        """Return the fields of every request about a resource."""
         urn = self.urn(resource.type, resource.name)
         return {"id": resource.id, "urn": urn, "name": resource.name, "type": resource.type}
 
