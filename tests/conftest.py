@@ -3,10 +3,12 @@
 import asyncio
 import hashlib
 from dataclasses import dataclass, field
+from datetime import timedelta
 
 import pulumi
 import pytest
 
+from gemma_serving.cloud.clock import GOOGLE_CLOCK
 from gemma_serving.contracts.answers import Absent, Present
 from gemma_serving.contracts.labels import Ownership
 
@@ -69,13 +71,14 @@ class Recorder(pulumi.runtime.Mocks):
 
 @pytest.fixture(autouse=True)
 def records(tmp_path_factory, request):
-    """What the commands of a test remember is in a folder of its own, which no other test sees.
+    """What the commands of a test remember is in a folder of its own, which no other test sees. So is what they know of Google's time.
 
     It does not use `monkeypatch`, which has to be undone before the fixtures of a test that set variables too.
     """
     folder = tmp_path_factory.getbasetemp() / f"records-{hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:12]}"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(folder))
+        patch.setattr(GOOGLE_CLOCK, "_ahead", timedelta())
         yield folder
 
 

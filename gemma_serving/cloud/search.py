@@ -161,6 +161,11 @@ def search(api: GoogleApi, scope: Scope, *, clock: WaitClock | None = None, say:
             for item in (*resources, *grants)
             if item.owner.project != asker.project and asker.stack in {None, item.owner.stack}
         ),
+        others=frozenset(
+            item.owner.stack
+            for item in (*resources, *grants)
+            if item.owner.project == asker.project and not asker.owns(item.owner, item.name)
+        ),
         guests=tuple(item for item in resources if not asker.owns(item.owner, item.name) and _uses(item, networks)),
         users={item.name: _users(item, reads) for item in owned if item.kind in {NETWORK, SUBNETWORK}},
     )

@@ -66,6 +66,8 @@ class Inventory:
     elapsed_s: float
     foreign: Sequence[FoundResource] = ()
     """Resources of other Pulumi projects: of their stacks with the same name, or of all their stacks if all were searched."""
+    others: frozenset[str] = frozenset()
+    """Other stacks of the Pulumi project that have resources."""
     guests: Sequence[FoundResource] = ()
     """Resources of other stacks in the networks among `found`. Google deletes no network in use."""
     users: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])

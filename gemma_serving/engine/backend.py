@@ -77,11 +77,11 @@ def state_folder() -> Path | None:
     return folder / path / ".pulumi"
 
 
-def file_text(stack: str) -> str:
-    """Return the text of a local backend's state, even if invalid, or an empty string."""
+def file_text(stack: str, suffix: str = ".json") -> str:
+    """Return the text of a local backend's state, even if invalid, or of the engine's copy (`.json.bak`); empty without one."""
     path = _state_file(stack)
     try:
-        return path.read_text(encoding="utf-8", errors="replace") if path else ""
+        return path.with_suffix(suffix).read_text(encoding="utf-8", errors="replace") if path else ""
     except OSError:
         return ""
 

@@ -5,6 +5,7 @@ A state that is lost, broken or out of reach is not a reason to stop, because th
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, Literal
@@ -57,6 +58,8 @@ class StackState:
     """Google Cloud projects in the state, the outputs' first."""
     raw: Item = field(default_factory=dict[str, object])
     """Output of `pulumi stack export`, or the file of a local backend in that form."""
+    before: "StackState | None" = None
+    """The copy from before the last write, if a local backend has one of a broken state. What is made after a rename has the new name."""
 
     @property
     def owner(self) -> Ownership:
@@ -108,6 +111,8 @@ class StackState:
     @property
     def former_name(self) -> str:
         """Name of the stack in the labels of its resources if `pulumi stack rename` changed it since; otherwise empty."""
+        if self.before is not None:
+            return self.before.former_name
         owners = [
             owner_of(labels=as_mapping(inputs.get("labels")), description=str(inputs.get("description") or ""))
             for inputs in map(_inputs, self.resources)
@@ -226,12 +231,17 @@ def of_deployment(stack: str, deployment: StackDeployment) -> StackState:
 def _from_file(stack: str, status: Status, detail: str) -> StackState:
     """Return the content of a local backend's file; of a broken one, at least the projects."""
     text = file_text(stack)
-    try:
-        found = of_deployment(stack, parse_deployment(stack, text))
-    except StateUnreadableError:
-        projects = tuple(dict.fromkeys(_PROJECT.findall(text)))
-        return StackState(stack=stack, status=status, detail=detail, projects=projects)
-    return replace(found, status=status, detail=detail)
+    if found := _parsed(stack, text):
+        return replace(found, status=status, detail=detail)
+    projects = tuple(dict.fromkeys(_PROJECT.findall(text)))
+    before = _parsed(stack, file_text(stack, ".json.bak"))
+    return StackState(stack=stack, status=status, detail=detail, projects=projects, before=before)
+
+
+def _parsed(stack: str, text: str) -> StackState | None:
+    with suppress(StateUnreadableError):
+        return of_deployment(stack, parse_deployment(stack, text))
+    return None
 
 
 def _projects(items: Sequence[Item]) -> Sequence[str]:

@@ -21,6 +21,7 @@ from gemma_serving.contracts.resource_types import CAPACITY_TYPE
 from gemma_serving.contracts.search_results import FoundResource, Inventory
 from gemma_serving.contracts.stack_facts import StatedResource
 from gemma_serving.engine.backend import file_text, shown_url
+from gemma_serving.engine.runner import listed_stacks
 from gemma_serving.engine.state import StackState, renamed
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.stack.costs import found_sentence
@@ -116,6 +117,8 @@ def searched_stacks(stack: str | None, states: Sequence[StackState]) -> Searched
     for state in states:
         if state.status != "read" and (stack or state.status != "missing"):
             why = f"Stack {state.stack} has no state." if state.status == "missing" else state.detail
+            if state.is_cut_off:  # its detail sends to `gemma up`
+                why = f"The state of stack {state.stack} is incomplete, so it cannot be read."
             read_errors.append(f"{why} Continuing without the state.")
         try:
             settings[state.stack] = stack_settings(state.stack)
@@ -136,8 +139,8 @@ def searched_stacks(stack: str | None, states: Sequence[StackState]) -> Searched
 
 
 def _is_lost(state: StackState) -> bool:
-    """Return whether the backend has, or may have, a state of which nothing can be read."""
-    return not state.raw and (state.status == "unreadable" or bool(file_text(state.stack)))
+    """Return whether the backend has, or may have, a state of which nothing can be read, nor of its copy."""
+    return not state.raw and state.before is None and (state.status == "unreadable" or bool(file_text(state.stack)))
 
 
 def search_stacks(
@@ -152,10 +155,11 @@ def search_stacks(
     found = search(api, stacks.scope(kept), clock=clock, say=say)
     unknown = list(found.unknown)
     if not stacks.is_name_known and all(item.owner.stack != stacks.stack for item in found.found):
-        unknown.append(
-            f"Google has no resource of stack {stacks.stack}, whose state cannot be read: if the stack was renamed, "
-            "`gemma teardown --all --dry-run` lists its resources under the former name."
-        )
+        unknown += [
+            f"Stack {name} has resources and no state: if {stacks.stack}, whose state cannot be read, was renamed from {name}, "
+            f"`gemma teardown {name}` deletes them."
+            for name in _without_states(found.others)
+        ]
     stated: list[FoundResource] = []
     for state in stacks.states:
         try:
@@ -166,6 +170,14 @@ def search_stacks(
     each = {(item.kind, item.name): item for item in (*stated, *found.found)}.values()
     resources = sorted(each, key=lambda item: (order_of(item.kind), item.kind))
     return replace(found, found=tuple(resources), unknown=tuple(unknown))
+
+
+def _without_states(names: frozenset[str]) -> Sequence[str]:
+    """Return those of the stacks that the backend does not have; all if it cannot be read."""
+    try:
+        return sorted(names - listed_stacks("--project", PRODUCT)) if names else ()
+    except ScriptError:
+        return sorted(names)
 
 
 def servers_in(found: Sequence[FoundResource]) -> Sequence[FoundResource]:

@@ -174,6 +174,8 @@ def test_a_search_finds_what_is_the_askers_and_names_who_else_uses_it(resources,
     others += [(own, f"projects/p/serviceAccounts/{EMAILS[of]}") for of, own in accounts.items()]
     foreign = [name for own, name in others if own and own.project == "billing" and stack in {None, own.stack}]
     assert sorted(item.name for item in found.foreign) == sorted(foreign)
+    ours = {own.stack for own, _ in others if own and own.project == "gemma-serving"}
+    assert found.others == (ours - {stack} if stack else set())
     networks = {number: is_owned(own) for kind, number, own, _ in resources if kind == "network"}
     users = {number: [] for number in networks}
     guests = []

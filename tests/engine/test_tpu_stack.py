@@ -235,6 +235,12 @@ def test_up_and_teardown_know_a_renamed_stack(workspace, deployed):
     for text in (refused.err, listed.out):
         assert f"`pulumi stack rename {STACK} --stack {renamed}`" in text
     assert re.search(r"TPU queued resource +us-\S+, \$5\.40/h", listed.out), listed.out
+    state = workspace.state_file(renamed)
+    whole = state.read_text()
+    state.write_text(whole[: len(whole) // 2])
+    unknown = workspace.script("teardown", "--stack", renamed, "--dry-run", expect=1)
+    assert f"was renamed from {STACK}, `gemma teardown {STACK}` deletes them." in " ".join(unknown.out.split())
+    state.write_text(whole)
     workspace.pulumi("stack", "rename", STACK, "--stack", renamed)
 
 

@@ -1,11 +1,13 @@
 """What the engine says is passed on as one sentence with the next step."""
 
+import json
 import os
 import subprocess
 
 import pytest
 
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
+from gemma_serving.contracts.labels import Ownership
 from gemma_serving.engine import runner
 from gemma_serving.engine import state as states
 from gemma_serving.engine.deployment import StateUnreadableError
@@ -53,6 +55,42 @@ def test_a_typing_error_names_the_nearest_stack_and_creates_none(monkeypatch, pr
         runner.query(["stack", "output"])
     assert str(refused.value).startswith(said)
     assert "stack init" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("copy", "former"),
+    [
+        (None, None),
+        ("cut", None),
+        ([], ""),
+        (["theirs"], ""),
+        (["x"], ""),
+        (["old"], "old"),
+        (["theirs", "old"], "old"),
+    ],
+)
+def test_the_copy_of_a_broken_state_knows_the_former_name(monkeypatch, project, copy, former):
+    """Unknown without a copy, or with a broken one. Stacks of other projects own nothing here."""
+    owners = {"theirs": Ownership(project="billing", stack="theirs")}
+    resources = [
+        {
+            "urn": f"urn:pulumi:x::gemma-serving::t:T::{stack}",
+            "type": "t:T",
+            "inputs": {"labels": dict(owners.get(stack, Ownership(project="gemma-serving", stack=stack)).labels)},
+        }
+        for stack in (copy or ())
+        if copy != "cut"
+    ]
+    whole = json.dumps({"version": 3, "checkpoint": {"latest": {"manifest": {}, "resources": resources}}})
+    cut = whole[: len(whole) // 2]
+    folder = project / "state/.pulumi/stacks/gemma-serving"
+    folder.mkdir(parents=True)
+    monkeypatch.setenv("PULUMI_BACKEND_URL", f"file://{project}/state")
+    (folder / "x.json").write_text(cut)
+    if copy is not None:
+        (folder / "x.json.bak").write_text(cut if copy == "cut" else whole)
+    found = states.stored("x")
+    assert (found.before is None, found.former_name) == (former is None, former or "")
 
 
 def test_a_list_of_stacks_with_a_truncated_state_names_the_command_that_shows_which(monkeypatch, project):

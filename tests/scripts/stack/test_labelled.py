@@ -252,7 +252,10 @@ def test_a_search_covers_the_apis_places_names_and_buckets_of_states_and_setting
     st.none() | st.just("s0"),
     st.lists(
         st.tuples(
-            st.sampled_from(["read", "missing", "unreadable", "no engine"]), st.booleans(), st.booleans(), st.booleans()
+            st.sampled_from(["read", "missing", "unreadable", "cut off", "no engine"]),
+            st.booleans(),
+            st.booleans(),
+            st.booleans(),
         ),
         min_size=1,
         max_size=3,
@@ -261,7 +264,14 @@ def test_a_search_covers_the_apis_places_names_and_buckets_of_states_and_setting
 def test_what_cannot_be_read_of_a_stack_is_named_and_may_hide_its_former_name(stack, drawn):
     """Each state has a status, and perhaps content, a file and settings."""
     states = [
-        StackState(stack=f"s{number}", status=status, detail="No.", projects=("p",), raw={"a": 1} if has_raw else {})
+        StackState(
+            stack=f"s{number}",
+            status="unreadable" if status == "cut off" else status,
+            detail="No.",
+            is_cut_off=status == "cut off",
+            projects=("p",),
+            raw={"a": 1} if has_raw else {},
+        )
         for number, (status, has_raw, _, _) in enumerate(drawn)
     ]
     files = {f"s{number}": "text" if has_file else "" for number, (_, _, has_file, _) in enumerate(drawn)}
@@ -283,9 +293,12 @@ def test_what_cannot_be_read_of_a_stack_is_named_and_may_hide_its_former_name(st
         if status == "missing":
             errors += [f"Stack {name} has no state. Continuing without the state."] if stack else []
         elif status != "read":
-            errors.append("No. Continuing without the state.")
+            cut_off = f"The state of stack {name} is incomplete, so it cannot be read."
+            errors.append(f"{cut_off if status == 'cut off' else 'No.'} Continuing without the state.")
         errors += [] if has_settings else [f"{name} has no file. Continuing without the settings."]
-    is_lost = any(not has_raw and (status == "unreadable" or has_file) for status, has_raw, has_file, _ in drawn)
+    is_lost = any(
+        not has_raw and (status in {"unreadable", "cut off"} or has_file) for status, has_raw, has_file, _ in drawn
+    )
     assert [*found.read_errors] == [*dict.fromkeys(errors)]
     assert found.settings == known
     assert [*found.projects] == ["p", *(["of-settings"] if known else []), "of-environment"]
@@ -294,12 +307,17 @@ def test_what_cannot_be_read_of_a_stack_is_named_and_may_hide_its_former_name(st
 
 @law
 @given(
-    st.booleans(),
-    st.lists(st.sampled_from("xy"), max_size=2, unique=True),
-    st.sampled_from([None, "no answer", "refused"]),
-    st.lists(st.sampled_from(["A list: refused", "another list"]), unique=True),
+    is_name_known=st.booleans(),
+    others=st.frozensets(st.sampled_from(["former", "a"])),
+    backend=st.sampled_from([frozenset(), frozenset({"a", "x"}), None]),
+    owners=st.lists(st.sampled_from("xy"), max_size=2, unique=True),
+    error=st.sampled_from([None, "no answer", "refused"]),
+    unread=st.lists(st.sampled_from(["A list: refused", "another list"]), unique=True),
 )
-def test_a_search_is_unknown_with_its_lists_its_begun_creations_and_its_name(is_name_known, owners, error, unread):
+def test_a_search_is_unknown_with_its_lists_its_begun_creations_and_its_name(
+    *, is_name_known, others, backend, owners, error, unread
+):
+    """Other stacks' resources may be the stack's under a former name, unless the backend has these stacks."""
     listed = [replace(found("bucket", stack), owner=owner(stack)) for stack in owners]
     begun = [found("bucket", "x"), found("secret", "begun")]
 
@@ -309,17 +327,25 @@ def test_a_search_is_unknown_with_its_lists_its_begun_creations_and_its_name(is_
             raise ScriptError(error)
 
     scope = SearchedStacks(stack="x", states=[state()], settings={}, projects=["p"], is_name_known=is_name_known)
-    inventory = Inventory(asker=asker("x"), found=listed, calls=(), unknown=unread, elapsed_s=1)
+    inventory = Inventory(asker=asker("x"), found=listed, calls=(), unknown=unread, elapsed_s=1, others=others)
+
+    def listed_stacks(*_words):
+        if backend is None:
+            raise ScriptError("no backend")
+        return backend
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(labelled, "search", lambda *_, **__: inventory)
         patch.setattr(labelled, "existing_creations", creations)
+        patch.setattr(labelled, "listed_stacks", listed_stacks)
         result = search_stacks(None, scope)
     sentences = [*unread]
     if not is_name_known and "x" not in owners:
-        sentences.append(
-            "Google has no resource of stack x, whose state cannot be read: if the stack was renamed, "
-            "`gemma teardown --all --dry-run` lists its resources under the former name."
-        )
+        sentences += [
+            f"Stack {name} has resources and no state: if x, whose state cannot be read, was renamed from {name}, "
+            f"`gemma teardown {name}` deletes them."
+            for name in sorted(others - (backend or frozenset()))
+        ]
     if error and not (error == "refused" and "A list: refused" in unread):
         sentences.append(f"Could not check the pending operations in the state of x: {error}")
     assert [*result.unknown] == sentences
