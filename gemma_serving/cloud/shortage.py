@@ -20,6 +20,7 @@ from gemma_serving.cloud.quotas import Quota
 from gemma_serving.contracts.answers import Present, Unknown
 from gemma_serving.contracts.capacity_states import GRANTED, IN_QUEUE
 from gemma_serving.contracts.plain_text import for_terminal
+from gemma_serving.contracts.quotas import SERVICE_USAGE
 from gemma_serving.contracts.stack_facts import Shortage
 from gemma_serving.planning.machine.hardware import api_accelerator_type, find_accelerator
 from gemma_serving.planning.settings.capacity_form import ProvisioningModel
@@ -142,7 +143,7 @@ def read_quota(
     for at, limit in quotas.limits_in(listed.items, quota, place).items():
         counted = use.at(at) if isinstance(use, ChipUse) else use
         why = listed.unread or f"Service Usage returned no limit for {quota.metric} in {at}"
-        known = Unknown(why, fix=listed.fix) if limit is None else Present(limit)
+        known = Unknown(why, fix=listed.fix) if limit is None else Present(limit, SERVICE_USAGE)
         found.append(QuotaRead(quota=quota, place=at, limit=known, used=counted, needed=needed))
     return min(found, key=lambda read: (_RANK[read.is_enough], read.left))
 

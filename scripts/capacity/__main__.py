@@ -81,7 +81,6 @@ def _capacity(options: CapacityOptions) -> ExitCode:
             caller,
             settings,
             state.stack,
-            asked=question,
             responses=responses,
             places=places,
             requests=not state.has_server,

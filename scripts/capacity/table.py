@@ -10,6 +10,7 @@ from rich.console import Console
 
 from gemma_serving.cloud.offers import GoogleResponse, GoogleResponses
 from gemma_serving.cloud.simulated import is_simulated
+from gemma_serving.contracts.answers import Present, Unknown
 from gemma_serving.planning.units import age
 from gemma_serving.scripts.cli.check_result import State
 from gemma_serving.scripts.cli.command import print_text
@@ -141,8 +142,7 @@ def _forms(title: str, shown: Sequence[JudgedPlace], now: datetime) -> FittedTab
 
 def _instances(title: str, shown: Sequence[JudgedPlace], now: datetime) -> FittedTable:
     """Return a table with a row for each region of a Cloud Run GPU."""
-    unit = shown[0].asked.quota.unit if shown else "GPUs"
-    whole = ("region", "hardware", "open to all", unit)
+    whole = ("region", "hardware", "open to all", "GPUs")
     rows = FittedTable(title, (*whole, "own requests", "$/h"), whole=whole, numbers=("$/h",), least=("hardware",))
     for place in shown:
         rows.add_row(
@@ -187,11 +187,12 @@ def _answer(check: LocationCheck) -> str:
     return _WORDS[check.state] if check.is_read else "not read"
 
 
-def _use(quota: QuotaCheck) -> str:
-    if quota.limit is None:
+def _use(quota: LocationCheck) -> str:
+    if not isinstance(quota, QuotaCheck) or isinstance(quota.read.limit, Unknown):
         return "unknown"
-    limit = "no limit" if math.isinf(quota.limit) else f"{quota.limit:g}"
-    return (limit if quota.used is None else f"{quota.used:g} of {limit}") + (" !" if quota.state == "failed" else "")
+    limit = "no limit" if math.isinf(quota.read.limit.value) else f"{quota.read.limit.value:g}"
+    used = f"{quota.read.used.value:g} of " if isinstance(quota.read.used, Present) else ""
+    return f"{used}{limit}{' !' if quota.state == 'failed' else ''}"
 
 
 def _age_s(request: ExistingRequest, now: datetime) -> float:
@@ -229,14 +230,18 @@ def _form_json(form: JudgedForm, now: datetime) -> dict[str, Any]:
     }
 
 
-def _quota_json(quota: QuotaCheck) -> dict[str, Any]:
+def _quota_json(check: LocationCheck) -> dict[str, Any]:
+    if not isinstance(check, QuotaCheck):
+        return {**_check_json(check), **dict.fromkeys(("id", "limit", "used", "needed", "unit"))}
+    read = check.read
+    limit, used = (one.value if isinstance(one, Present) else None for one in (read.limit, read.used))
     return {
-        **_check_json(quota),
-        "id": quota.quota_id or None,
-        "limit": None if quota.limit is None or math.isinf(quota.limit) else quota.limit,
-        "used": quota.used,
-        "needed": quota.needed,
-        "unit": quota.unit,
+        **_check_json(check),
+        "id": read.quota.quota_id,
+        "limit": None if limit is None or math.isinf(limit) else limit,
+        "used": used,
+        "needed": read.needed,
+        "unit": read.quota.unit,
     }
 
 

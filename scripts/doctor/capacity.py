@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, cast
+from typing import Final
 
 from gemma_serving.cloud import quotas
 from gemma_serving.cloud.caller import GoogleCaller
@@ -12,9 +12,7 @@ from gemma_serving.cloud.google_api import GoogleListError
 from gemma_serving.cloud.offers import CapacityQuestion, GoogleResponses, deadline, read_all
 from gemma_serving.cloud.quotas import Quota
 from gemma_serving.contracts.answers import Absent, Present, Unknown
-from gemma_serving.contracts.quotas import SERVICE_USAGE
 from gemma_serving.planning.machine.hardware import REVISIONS_AT_AN_UPDATE, api_accelerator_type, machine_type_of
-from gemma_serving.planning.settings.capacity_form import ProvisioningModel
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.planning.settings.tpu import TpuSettings
 from gemma_serving.scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, missing, ok, unknown
@@ -60,7 +58,7 @@ def _places(checkup: Checkup, settings: Settings) -> Sequence[Diagnosis]:
     responses = read_all(checkup, asked, remaining_s=deadline())
     places = judge(asked, responses, checkup.stack, settings)
     return place_findings(
-        checkup, settings, checkup.stack, asked=asked, responses=responses, places=places, requests=checkup.requests
+        checkup, settings, checkup.stack, responses=responses, places=places, requests=checkup.requests
     )
 
 
@@ -69,7 +67,6 @@ def place_findings(
     settings: Settings,
     stack: str,
     *,
-    asked: CapacityQuestion,
     responses: GoogleResponses,
     places: Sequence[JudgedPlace],
     requests: bool,
@@ -84,15 +81,15 @@ def place_findings(
     own = [place for place in places if place.position is not None]
     for place in sorted(own, key=lambda place: place.position or 0):
         if tpu is not None:
-            found += _form_quotas(caller, asked, place)
+            found += _form_quotas(caller, place)
             offers.append(_offer(stack, place))
-        elif (quota := asked.quota_of(place.accelerator)) is not None:
-            found.append(_quota(caller, quota, place.place, place.asked.quota))
+        elif isinstance(place.asked.quota, QuotaCheck):
+            found.append(_quota(caller, place.place, place.asked.quota))
     if run is not None:
         for quota, each in ((quotas.CPU, run.cpu), (quotas.MEMORY, run.memory_mib / 1024)):
             needed = run.max_instances * each
             check = judge_quota(quota, run.region, responses, needed)
-            found.append(_quota(caller, quota, run.region, check, for_update=REVISIONS_AT_AN_UPDATE * needed))
+            found.append(_quota(caller, run.region, check, for_update=REVISIONS_AT_AN_UPDATE * needed))
     zones = tpu.zones if tpu else (run.region,) if run else ()
     return _of_enabled_apis(caller, responses, _together(found, offers, requests=requests, zones=zones))
 
@@ -143,17 +140,16 @@ def _one_is_enough(lines: Sequence[Diagnosis]) -> Iterator[Diagnosis]:
             yield line
 
 
-def _form_quotas(caller: GoogleCaller, asked: CapacityQuestion, place: JudgedPlace) -> Iterator[_Found]:
+def _form_quotas(caller: GoogleCaller, place: JudgedPlace) -> Iterator[_Found]:
     """Yield the answer for each quota that the requested forms use in a zone. Flex-start and spot share one."""
-    by_quota: dict[Quota, list[JudgedForm]] = {}
+    by_quota: dict[Quota, list[tuple[str, QuotaCheck]]] = {}
     for form in _requested(place):
-        quota = asked.quota_of(place.accelerator, cast("ProvisioningModel", form.model))
-        if quota is not None:
-            by_quota.setdefault(quota, []).append(form)
+        if isinstance(form.quota, QuotaCheck):
+            by_quota.setdefault(form.quota.read.quota, []).append((form.model, form.quota))
     for quota, forms in by_quota.items():
-        others = [one[0].quota.state for other, one in by_quota.items() if other != quota]
-        names = f" ({', '.join(form.model for form in forms)})" if others else ""
-        found = _quota(caller, quota, place.place, forms[0].quota, forms=names)
+        others = [one[0][1].state for other, one in by_quota.items() if other != quota]
+        names = f" ({', '.join(model for model, _ in forms)})" if others else ""
+        found = _quota(caller, place.place, forms[0][1], forms=names)
         yield replace(found, excludes=found.excludes and all(state == "failed" for state in others))
 
 
@@ -184,7 +180,6 @@ def _requested(place: JudgedPlace) -> Sequence[JudgedForm]:
 
 def _quota(
     caller: GoogleCaller,
-    quota: Quota,
     place: str,
     check: QuotaCheck,
     *,
@@ -195,19 +190,24 @@ def _quota(
 
     `for_update`: the need of an update of the deployed service.
     """
-    limit, used, needed = check.limit, check.used or 0, check.needed
-    values, read = dict[str, float](), None
+    read, quota, needed = check.read, check.read.quota, check.read.needed
+    limit = read.limit.value if isinstance(read.limit, Present) else None
+    used = read.used.value if isinstance(read.used, Present) else 0
+    values = dict[str, float]()
     if limit is not None:
         bound = {} if math.isinf(limit) else {"limit": limit}
         values = {**bound, "needed": needed, **({"used": used} if used else {})}
-        read = (quota.unit, Present(limit, SERVICE_USAGE)) if quota.service == "run" else None
     more = _more_of(caller, quota, place, max(used + needed, for_update))
     note = f", {for_update:g} during an update" if for_update else ""
     if limit is not None and limit < for_update:
         note = f"; an update needs {for_update:g} because the old and the new revision both count: {more}"
     line = _answer_of(check, f"{check.detail}{note}", more)
     named = replace(
-        line, check=f"quota of {quota.unit}{forms} in {place}", api=quota.service, values=values, quota=read
+        line,
+        check=f"quota of {quota.unit}{forms} in {place}",
+        api=quota.service,
+        values=values,
+        quota=(quota.unit, read.limit) if quota.service == "run" and isinstance(read.limit, Present) else None,
     )
     is_low = limit is not None and limit < needed
     return _Found(place=place, line=named, excludes=line.is_absent and is_low)
@@ -240,18 +240,18 @@ def _instances(checkup: Checkup, tpu: TpuSettings) -> Sequence[Diagnosis]:
     found: list[_Found] = []
     for region in tpu.regions:
         best = [(_best(group, region, responses, needed), models) for group, models in groups.items() if group]
-        for (check, quota), models in best:
+        for check, models in best:
             names = f" ({', '.join(models)})" if len(groups) > 1 else ""
-            one = _quota(checkup, quota, region, check, forms=names)
-            is_only = all(other.state == "failed" for (other, _), _ in best)
+            one = _quota(checkup, region, check, forms=names)
+            is_only = all(other.state == "failed" for other, _ in best)
             found.append(replace(one, excludes=one.excludes and is_only))
     return _of_enabled_apis(checkup, responses, _together(found, offers, requests=checkup.requests, zones=tpu.zones))
 
 
-def _best(found: Sequence[Quota], region: str, responses: GoogleResponses, needed: float) -> tuple[QuotaCheck, Quota]:
+def _best(found: Sequence[Quota], region: str, responses: GoogleResponses, needed: float) -> QuotaCheck:
     """Return the quota that allows most, because a preemptible request falls back to the second one."""
-    judged = [(judge_quota(quota, region, responses, needed), quota) for quota in found]
-    return min(judged, key=lambda one: ("passed", "unknown", "failed").index(one[0].state))
+    judged = [judge_quota(quota, region, responses, needed) for quota in found]
+    return min(judged, key=lambda one: ("passed", "unknown", "failed").index(one.state))
 
 
 def _machine_type(checkup: Checkup, kind: str, zone: str) -> _Found:

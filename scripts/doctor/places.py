@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from typing import Final
@@ -13,11 +13,12 @@ from gemma_serving.cloud.kinds import SERVICE, Item, by_name
 from gemma_serving.cloud.offers import CapacityQuestion, GoogleResponse, GoogleResponses, zones_of
 from gemma_serving.cloud.price_file import book_of
 from gemma_serving.cloud.quotas import Quota
-from gemma_serving.cloud.shortage import NOT_USED, ChipUse, Shortage, Use, read_quota, request_shortage
+from gemma_serving.cloud.shortage import NOT_USED, ChipUse, QuotaRead, Shortage, Use, read_quota, request_shortage
 from gemma_serving.contracts.answers import Present, Unknown
 from gemma_serving.contracts.capacity_states import GRANTED
 from gemma_serving.contracts.fields import as_mapping
 from gemma_serving.contracts.labels import PRODUCT, Ownership
+from gemma_serving.contracts.quotas import SERVICE_USAGE
 from gemma_serving.planning.cost.capacity_order import capacity_order
 from gemma_serving.planning.cost.provisioning import (
     PROVISIONING_MODELS,
@@ -55,16 +56,12 @@ class LocationCheck(CheckResult):
 
 @dataclass(frozen=True, slots=True)
 class QuotaCheck(LocationCheck):
-    """A quota with its use, in its own unit: chips, GPUs, vCPU or GiB."""
+    """A quota with its use by all others in the project, in every state."""
 
-    limit: float | None = None
-    """Infinite: no limit. None: unknown."""
-    used: float | None = None
-    """Usage of all other resources in the project, in every state. None: unknown."""
-    needed: float = 1
-    unit: str = "chips"
-    quota_id: str = ""
-    """Id of the quota; empty without one."""
+    read: QuotaRead = field(kw_only=True)
+
+
+NO_QUOTA: Final = LocationCheck("passed", source="a reservation needs no separate quota")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +86,8 @@ class JudgedForm:
     model: str
     """Provisioning model; `instance` for a service."""
     accepted: LocationCheck
-    quota: QuotaCheck
+    quota: LocationCheck
+    """A QuotaCheck, or NO_QUOTA."""
     parts: Sequence[HourlyPart]
     """Cost of one slice, or one instance of the stack's size."""
     in_stack: bool
@@ -183,28 +181,18 @@ def _order(place: JudgedPlace) -> tuple[object, ...]:
 
 
 def judge_quota(
-    quota: Quota | None,
+    quota: Quota,
     place: str,
     responses: GoogleResponses,
     needed: float,
     *,
     use: ChipUse | Use = NOT_USED,
 ) -> QuotaCheck:
-    """Return whether a quota suffices for its use. None as the quota: a reservation."""
-    if quota is None:
-        return QuotaCheck("passed", source="a reservation needs no separate quota", needed=needed)
+    """Return whether a quota suffices for its use."""
     read = read_quota(responses, quota, place, needed, use)
-    limit = read.limit.value if isinstance(read.limit, Present) else None
     used = read.used.value if isinstance(read.used, Present) else None
-    check = partial(
-        QuotaCheck,
-        source=f"Service Usage, {quota.service}.googleapis.com/{quota.metric}",
-        limit=limit,
-        used=used,
-        needed=needed,
-        unit=quota.unit,
-        quota_id=quota.quota_id,
-    )
+    source = f"{SERVICE_USAGE}, {quota.service}.googleapis.com/{quota.metric}"
+    check = partial(QuotaCheck, source=source, read=read)
     if isinstance(read.limit, Unknown):
         is_read = responses.get("limits", quota.metric).is_read
         return check("unknown", read.limit.why, read.limit.fix, is_read=is_read)
@@ -286,7 +274,7 @@ class _PlaceComparison:
         return JudgedForm(
             model=model,
             accepted=accepted,
-            quota=judge_quota(quota, zone, self.responses, accelerator.chips, use=use),
+            quota=judge_quota(quota, zone, self.responses, accelerator.chips, use=use) if quota else NO_QUOTA,
             parts=slice_parts(
                 self.prices, generation=accelerator.generation, chips=accelerator.chips, provisioning=model, place=zone
             ),
@@ -321,7 +309,7 @@ class _PlaceComparison:
         others = [item for item, owner in owners if owner != own]
         used = sum(_instances(item, self.asked) for item in others)
         use = Present(float(used)) if response.is_read else Unknown(response.unread, fix=response.fix)
-        needed = run.max_instances if run else 1
+        needed, quota = run.max_instances if run else 1, self.asked.quota_of(gpu)
         accepted = _check_of(run_acceptance(gpu, region))
         return JudgedPlace(
             accelerator=gpu,
@@ -330,7 +318,7 @@ class _PlaceComparison:
             asked=JudgedForm(
                 model="instance",
                 accepted=accepted,
-                quota=judge_quota(self.asked.quota_of(gpu), region, self.responses, needed, use=use),
+                quota=judge_quota(quota, region, self.responses, needed, use=use) if quota else NO_QUOTA,
                 parts=instance_parts(
                     self.prices,
                     gpu=gpu.name,

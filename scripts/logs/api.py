@@ -2,7 +2,7 @@
 
 from gemma_serving.scripts.logs.place import known_cause, log_of, server_log
 from gemma_serving.scripts.logs.reading import SERVES, follow, with_known_cause
-from gemma_serving.scripts.logs.starts import MeasuredStart, first_start
+from gemma_serving.scripts.logs.starts import MeasuredStart, first_start, start_json, start_text
 
 __all__ = [
     "SERVES",
@@ -12,5 +12,7 @@ __all__ = [
     "known_cause",
     "log_of",
     "server_log",
+    "start_json",
+    "start_text",
     "with_known_cause",
 ]

@@ -15,6 +15,7 @@ import sys
 from dataclasses import dataclass, replace
 from typing import Annotated, Final
 
+from gemma_serving.contracts.answers import Absent
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.features import ServedFeatures
@@ -82,7 +83,7 @@ def _smoke(options: SmokeOptions) -> ExitCode:
     from gemma_serving.scripts.stack.deployed_plan import deployed_plan
     from gemma_serving.scripts.stack.serves import serving_facts
 
-    server, start = options.server, None
+    server, start = options.server, Absent()
     if (server.stack is None) == (server.url is None):
         raise CommandRefusedError("No server selected. Pass STACK or --url URL.")
     if server.stack is not None:

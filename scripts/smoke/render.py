@@ -3,7 +3,6 @@
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any, Final
 
 from rich.console import Console
@@ -12,6 +11,7 @@ from rich.text import Text
 from gemma_serving.scripts.cli.check_result import State
 from gemma_serving.scripts.cli.command import print_text
 from gemma_serving.scripts.cli.tables import FittedTable, console, paragraph
+from gemma_serving.scripts.logs.api import start_json
 from gemma_serving.scripts.smoke.results import SCHEMA_VERSION, SmokeReport
 
 _COLORS: Final[Mapping[State, str]] = {
@@ -86,7 +86,7 @@ def to_json(report: SmokeReport) -> dict[str, Any]:
         "passed": report.passed,
         "interrupted": report.interrupted,
         "elapsed_s": round(report.elapsed_s, 3),
-        "start": report.start and asdict(report.start),
+        "start": start_json(report.start),
         "checks": [
             {
                 "name": check.name,

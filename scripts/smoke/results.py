@@ -1,10 +1,11 @@
 """Results of the checks, and the report on all of them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Literal
 
+from gemma_serving.contracts.answers import Absent, Answer
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.scripts.cli.check_result import CheckResult, State, Values
 from gemma_serving.scripts.logs.api import MeasuredStart
@@ -71,8 +72,8 @@ class SmokeReport:
     checks: tuple[FinishedCheck, ...]
     interrupted: bool
     elapsed_s: float
-    start: MeasuredStart | None = None
-    """First start of the server; None with --url, or if it is not in the log."""
+    start: Answer[MeasuredStart] = field(default_factory=Absent)
+    """First start of the server; Absent with --url, or if it is not in the log."""
 
     def of_state(self, state: State) -> tuple[FinishedCheck, ...]:
         """Return the checks with this result."""

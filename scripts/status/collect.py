@@ -10,7 +10,7 @@ from gemma_serving.cloud.clock import GOOGLE_CLOCK
 from gemma_serving.cloud.google_api import connect
 from gemma_serving.cloud.served_tokens import served_tokens
 from gemma_serving.cloud.simulated import is_simulated
-from gemma_serving.contracts.answers import Answer, Present, Unknown
+from gemma_serving.contracts.answers import Absent, Answer, Present, Unknown
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.naming import Names
 from gemma_serving.contracts.outputs import StackOutputs
@@ -77,7 +77,7 @@ class _Answers(TypedDict, total=False):
     """Answers of Google, the server and the engine. One that did not respond has no entry."""
 
     facts: StackFacts
-    start: MeasuredStart | None
+    start: Answer[MeasuredStart]
     endpoint: ServerFacts
     refresh: Sequence[str]
     tokens: tuple[Answer[InOut], Answer[InOut]] | None
@@ -158,7 +158,7 @@ def _of_server(state: StackState, outputs: StackOutputs, request: StatusRequest)
 def _of_google(state: StackState, request: StatusRequest) -> _Answers:
     """Return Google's report, and the first start of one stack: Cloud Logging allows 60 reads per minute and project."""
     facts = with_known_cause(state, read_facts(state, "cost", "lost", "locks", limit_s=request.limit_s))
-    start = first_start(facts) if request.stack == state.stack else None
+    start = first_start(facts) if request.stack == state.stack else Absent()
     return {"facts": facts, "start": start, "tokens": _tokens(state, facts)}
 
 
@@ -194,7 +194,7 @@ def _status(facts: StackFacts, answers: _Answers, now: datetime, api: InOut | No
         serves=serves_now(facts),
         cloud=cloud,
         server=server,
-        start=answers.get("start"),
+        start=answers.get("start", Absent()),
         price=token_price(cloud, outputs, counted, tokens, api=api, now=now) if cloud and outputs and tokens else None,
         drift=(
             *drift_of(facts, target),

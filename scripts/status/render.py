@@ -16,6 +16,7 @@ from gemma_serving.contracts.stack_facts import INCOMPLETE, CloudFacts
 from gemma_serving.planning.units import HOUR_S, duration
 from gemma_serving.scripts.cli.lines import wrapped
 from gemma_serving.scripts.cli.tables import FittedTable
+from gemma_serving.scripts.logs.api import start_text
 from gemma_serving.scripts.stack.costs import cost_columns
 from gemma_serving.scripts.stack.serves import Stamp, run_end, short_identity
 from gemma_serving.scripts.status.judge import document_that_serves
@@ -145,7 +146,7 @@ def _notes(
         why = run_end(cloud, stamp) if cloud.planned_end else status.serves.why
         yield "ended", why if status.serves.word == "ended" else ""
         yield "ends", stamp(datetime.fromisoformat(cloud.deadline).timestamp()) if cloud.deadline else ""
-    yield "start", status.start.text if status.start is not None else ""
+    yield "start", start_text(status.start)
     yield "health", _health(status)
     if cloud is not None:
         yield "limits", _enforced(cloud)

@@ -1,13 +1,13 @@
 """Status of one stack and of all stacks."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Final
 
-from gemma_serving.contracts.answers import Absent, Present, Unknown
+from gemma_serving.contracts.answers import Absent, Answer, Present, Unknown
 from gemma_serving.contracts.stack_facts import CloudFacts, ServesNow
-from gemma_serving.scripts.logs.api import MeasuredStart
+from gemma_serving.scripts.logs.api import MeasuredStart, start_json
 from gemma_serving.scripts.status.price import InOut, TokenPrice
 
 SCHEMA_VERSION: Final = 2
@@ -76,7 +76,7 @@ class StackStatus:
     address: ServerAddress | None = None
     cloud: CloudFacts | None = None
     server: ServerFacts | None = None
-    start: MeasuredStart | None = None
+    start: Answer[MeasuredStart] = field(default_factory=Absent)
     """First start of the TPU VM or the revision that serves."""
     server_not_asked: str | None = None
     """Reason why the server was not queried, as a sentence."""
@@ -122,7 +122,7 @@ class StackStatus:
                 "idle_unknown": idle.why if isinstance(idle, Unknown) else "",
             }
             del found["cloud"]["idle"]
-        return {**found, "health": self.health}
+        return {**found, "start": start_json(self.start), "health": self.health}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

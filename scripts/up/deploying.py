@@ -29,7 +29,7 @@ from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.cli.command import print_progress
 from gemma_serving.scripts.cli.prompts import confirm
 from gemma_serving.scripts.doctor.api import require_weights, width_of
-from gemma_serving.scripts.logs.api import first_start, known_cause, server_log, with_known_cause
+from gemma_serving.scripts.logs.api import first_start, known_cause, server_log, start_text, with_known_cause
 from gemma_serving.scripts.preview.api import headline, upcoming
 from gemma_serving.scripts.stack.costs import recorded_costs
 from gemma_serving.scripts.stack.engine_run import Describe, EngineRunError, run_engine, show_step
@@ -274,10 +274,10 @@ def next_lines(stack: str) -> Sequence[str]:
         ]
     where = f"Endpoint: {outputs.endpoint}" if outputs.tunnel is None else f"Zone: {outputs.location}"
     state = of_deployment(stack, deployment)
-    start = first_start(read_facts(state, "server", limit_s=_START_LIMIT_S))
+    start = start_text(first_start(read_facts(state, "server", limit_s=_START_LIMIT_S)))
     return [
         where,
-        *([f"Start: {start.text}"] if start is not None else []),
+        *([f"Start: {start}"] if start else []),
         *(costs.sentence for costs in recorded_costs(state)),
         "Next:",
         f'  gemma chat {stack} "Say hello."',

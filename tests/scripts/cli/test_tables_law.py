@@ -13,8 +13,10 @@ from rich.text import Text
 
 from authors import demo
 from gemma_serving.cloud.alerts import AlertReport, StackAlert
-from gemma_serving.cloud.shortage import Shortage
+from gemma_serving.cloud.quotas import Quota
+from gemma_serving.cloud.shortage import QuotaRead, Shortage
 from gemma_serving.contracts.alerts import RUNBOOK, every_alert
+from gemma_serving.contracts.answers import Present
 from gemma_serving.contracts.labels import Ownership
 from gemma_serving.contracts.settings_files import shipped_files
 from gemma_serving.planning.data.prices import LIST_PRICES, slice_parts
@@ -59,7 +61,7 @@ def place(zone, name, *, model="flex-start", used=0.0, **changes):
         place=zone,
         hardware=yes,
         asked=replace(
-            form_of("flex-start", used, zone, quota=QuotaCheck("passed", limit=64, used=used, needed=4, unit=unit)),
+            form_of("flex-start", used, zone, quota=quota_of(used, zone, unit)),
             model=model,
         ),
         requests=(),
@@ -68,12 +70,19 @@ def place(zone, name, *, model="flex-start", used=0.0, **changes):
     return replace(found, **changes)
 
 
+def quota_of(used, zone, unit):
+    quota = Quota("tpu", "metric", "Id", unit)
+    return QuotaCheck(
+        "passed", read=QuotaRead(quota=quota, place=zone, limit=Present(64.0), used=Present(used), needed=4)
+    )
+
+
 def form_of(model, used, zone, **changes):
     """A form of capacity in a location."""
     found = JudgedForm(
         model=model,
         accepted=LocationCheck("passed"),
-        quota=QuotaCheck("passed", limit=64, used=used, needed=4, unit="chips"),
+        quota=quota_of(used, zone, "chips"),
         parts=slice_parts(LIST_PRICES, generation="v6e", chips=4, provisioning=model, place=zone),
         in_stack=False,
         not_requested="",

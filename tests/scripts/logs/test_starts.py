@@ -52,7 +52,7 @@ def start_of(monkeypatch, target, lines, facts=None):
     monkeypatch.setattr(starts, "oldest_lines", lambda *_: found)
     start = starts.first_start(facts or facts_of(target))
     assert asked in ([], [("run", f"v2/projects/p/locations/l/services/s/revisions/{SERVING['cloud-run']}")])
-    return start and start.measured_s, start and start.phases_s
+    return (start.value.measured_s, start.value.phases_s) if isinstance(start, Present) else start
 
 
 @pytest.mark.parametrize(
@@ -60,18 +60,18 @@ def start_of(monkeypatch, target, lines, facts=None):
     [
         ("cloud-run", (*SERVER, READY), 331, WHOLE),
         ("cloud-run", ((1, "stdout", SERVES, "another-revision"), *SERVER, READY), 331, WHOLE),
-        ("cloud-run", SERVER, None, None),
+        ("cloud-run", SERVER, None, {}),
         ("cloud-run", (SERVER[0], READY), 331, {}),
         ("cloud-run", (READY,), 331, {}),
         ("tpu", (*BOOT, *SERVER, READY), 331, WHOLE),
         ("tpu", ((-9, "stdout", SERVES, "another-node"), *BOOT, *SERVER, READY), 331, WHOLE),
         ("tpu", (*BOOT, *SERVER, (300, "agent", "Document 0db11a7ed8d0: retrying. killed"), READY), 331, {}),
-        ("tpu", (BOOT[0], (1, "agent", "Document 111111111111: starting."), *SERVER, READY), None, None),
-        ("tpu", (*SERVER, READY), None, None),
+        ("tpu", (BOOT[0], (1, "agent", "Document 111111111111: starting."), *SERVER, READY), None, {}),
+        ("tpu", (*SERVER, READY), None, {}),
     ],
 )  # fmt: skip
 def test_a_phase_is_measured_only_if_the_log_shows_where_it_begins(monkeypatch, target, lines, measured_s, phases_s):
-    assert start_of(monkeypatch, target, lines) == (measured_s, phases_s)
+    assert start_of(monkeypatch, target, lines) == ((measured_s, phases_s) if measured_s else Absent())
 
 
 def test_a_log_or_a_server_that_cannot_be_read_is_named_and_no_server_has_no_start(monkeypatch):
@@ -79,15 +79,13 @@ def test_a_log_or_a_server_that_cannot_be_read_is_named_and_no_server_has_no_sta
         raise ScriptError("Cannot read the logs of stack x: you need logging.logEntries.list.")
 
     facts = facts_of("tpu")
-    assert start_of(monkeypatch, "tpu", (), replace(facts, outputs=Absent())) == (None, None)
-    assert start_of(monkeypatch, "tpu", (), replace(facts, server=Absent())) == (None, None)
-    unknown = starts.first_start(replace(facts, server=Unknown("no answer")))
+    assert start_of(monkeypatch, "tpu", (), replace(facts, outputs=Absent())) == Absent()
+    assert start_of(monkeypatch, "tpu", (), replace(facts, server=Absent())) == Absent()
+    assert start_of(monkeypatch, "tpu", (), replace(facts, server=Unknown("no answer"))) == Unknown("no answer")
     monkeypatch.setattr(starts, "oldest_lines", breaks)
     unread = starts.first_start(facts)
-    assert unknown is not None
-    assert unread is not None
-    assert (unknown.measured_s, unread.measured_s, unknown.unread) == (None, None, "no answer")
-    assert "its log was not read: Cannot read the logs of stack x" in unread.text
+    assert unread == Unknown("Cannot read the logs of stack x: you need logging.logEntries.list.")
+    assert starts.start_text(unread).startswith("unknown; its log was not read: Cannot read the logs of stack x")
 
 
 def test_the_oldest_lines_are_one_page_in_their_order(world):

@@ -709,7 +709,7 @@ def following(monkeypatch, **outputs):
     resources = [planted.stack_resource(**{"target": "tpu", "state": "ACTIVE", **outputs}), planted.queued()]
     found = deployment_of(STACK, {"version": 3, "deployment": {"resources": resources}})
     monkeypatch.setattr(up, "read_deployment", lambda _stack: found)
-    monkeypatch.setattr(up, "first_start", lambda _facts: START)
+    monkeypatch.setattr(up, "first_start", lambda _facts: Present(START))
     return up.next_lines(STACK)
 
 
