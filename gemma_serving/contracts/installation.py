@@ -29,7 +29,9 @@ _RUN: Final = "import runpy, sys; sys.path.append(sys.argv.pop(1)); runpy.run_mo
 INSTALL_PULUMI: Final = "make setup" if CHECKOUT else "curl -fsSL https://get.pulumi.com | sh"
 """Command that installs the engine."""
 DISTRIBUTIONS: Final = ("gemma_serving", "gcp_tpu_provider", "loadtest_openai", "localcloud_google")
-"""Start of the wheels' file names, the local cloud's last. No index has these names yet, so each wheel is installed by its path."""
+"""Start of the wheels' file names, the local cloud's last. No index has these names yet, so each is installed by its path or the repository's URL."""
+_FOLDERS: Final = ("packages/gcp-tpu", "packages/loadtest", "packages/localcloud")
+"""Folders of the others in the repository."""
 FOLDER_VARIABLE: Final = "GEMMA_SERVING_FOLDER"
 """Variable with the project's folder, for a process that works in a copy of it."""
 PROGRAM_FILES: Final[Mapping[str, str]] = {
@@ -120,29 +122,35 @@ def _project_name() -> str:
     return found[1] if found else "?"
 
 
-def own_wheels() -> Sequence[Path]:
-    """Return the wheels of this version, in the order of DISTRIBUTIONS: next to the installed one, or in `dist` of a checkout.
+def own_sources() -> Sequence[str]:
+    """Return what pip installs this version from, in the order of DISTRIBUTIONS, and what the installed one came from (PEP 610): wheels, folders, or URLs.
 
-    Raises CommandRefusedError if one is missing, because an index may have another package with its name.
+    Raises CommandRefusedError if a wheel is missing, because an index may have another package with its name.
     """
-    folder = CHECKOUT / "dist" if CHECKOUT else _installed_from()
-    wheels = [folder / f"{name}-{VERSION}-py3-none-any.whl" for name in DISTRIBUTIONS]
+    noted: Mapping[str, object] = {} if CHECKOUT else _direct_url()
+    url, commit = str(noted.get("url") or ""), as_mapping(noted.get("vcs_info"))
+    path = Path(unquote(urlsplit(url).path)) if url.startswith("file:") else Path.cwd() / "wheels" / "none"
+    if commit:
+        source = f"{commit.get('vcs')}+{url}@{commit.get('commit_id')}"
+        return [source, *(f"{source}#subdirectory={folder}" for folder in _FOLDERS)]
+    if CHECKOUT or "dir_info" in noted:
+        root = CHECKOUT or path
+        return [str(root), *(str(root / folder) for folder in _FOLDERS)]
+    wheels = [path.with_name(f"{name}-{VERSION}-py3-none-any.whl") for name in DISTRIBUTIONS]
     missing = ", ".join(wheel.name for wheel in wheels if not wheel.is_file())
     if missing:
         raise CommandRefusedError(
-            f"Not in {folder}: {missing}. In a clone, run `.venv/bin/python -m authors.release build --out dist`; "
-            f"then run `{sys.executable} -m pip install --force-reinstall --no-deps CLONE/dist/{wheels[0].name}`."
+            f"Not in {path.parent}: {missing}. Put it there, or install from a clone: "
+            f"`{sys.executable} -m pip install --force-reinstall --no-deps CLONE`."
         )
-    return wheels
+    return [str(wheel) for wheel in wheels]
 
 
-def _installed_from() -> Path:
-    """Return the folder of the file that the product was installed from (PEP 610), or `wheels` if it was not a file."""
+def _direct_url() -> Mapping[str, object]:
+    """Return what pip noted of the product's origin; empty for a package of an index."""
     from importlib.metadata import distribution  # noqa: PLC0415 - takes 15 ms to load
 
-    noted = as_mapping(json.loads(distribution(PRODUCT).read_text("direct_url.json") or "{}"))
-    url = urlsplit(str(noted.get("url")))
-    return Path(unquote(url.path)).parent if url.scheme == "file" else Path.cwd() / "wheels"
+    return as_mapping(json.loads(distribution(PRODUCT).read_text("direct_url.json") or "{}"))
 
 
 def install_sentence(extra: str) -> str:
@@ -150,7 +158,8 @@ def install_sentence(extra: str) -> str:
     if CHECKOUT:
         return "Run `make setup`."
     try:
-        product, *others, _local_cloud = own_wheels()
+        product, *others, _local_cloud = own_sources()
     except CommandRefusedError as error:
         return str(error)
-    return f"Run `{shlex.join([sys.executable, '-m', 'pip', 'install', f'{product}[{extra}]', *map(str, others)])}`."
+    with_extra = f"{PRODUCT}[{extra}] @ {product}" if "://" in product else f"{product}[{extra}]"
+    return f"Run `{shlex.join([sys.executable, '-m', 'pip', 'install', with_extra, *others])}`."

@@ -19,6 +19,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 from gemma_serving.contracts.errors import CommandRefusedError
@@ -30,11 +31,11 @@ from gemma_serving.contracts.installation import (
     ROOT,
     no_project,
     own_project,
-    own_wheels,
 )
 from gemma_serving.scripts.cli.command import Command, Effect, print_result, print_text, run_command
 from gemma_serving.scripts.cli.prompts import answered
 from gemma_serving.scripts.init.init_options import InitOptions
+from gemma_serving.scripts.init.own_wheels import own_wheels
 
 _GITHUB: Final = Path(__file__).with_name("github")
 """Files for `.github` that differ from the repository's: they install wheels."""
@@ -57,7 +58,7 @@ _IGNORED: Final = (".venv/", ".localcloud/", ".work/", "__pycache__/", "previews
 _TEXTS: Final[Mapping[str, str]] = {
     **PROGRAM_FILES,
     "requirements.txt": f"""\
-# To upgrade, install the wheel of the new version, then run `gemma init --upgrade`.
+# To upgrade, install the new version, then run `gemma init --upgrade`.
 -r {_LOCK}
 """,
 }
@@ -141,7 +142,8 @@ def _upgraded() -> ExitCode:
 
 def _packages() -> Mapping[str, bytes]:
     """Return the wheels of this version, and the locks that name them by path and hash, and every other package by its hashes."""
-    files = {f"{_WHEELS}/{path.name}": path.read_bytes() for path in own_wheels()}
+    with TemporaryDirectory(prefix="gemma-wheels-") as folder:
+        files = {f"{_WHEELS}/{path.name}": path.read_bytes() for path in own_wheels(Path(folder))}
     product, *others, local_cloud = (
         f"./{name} --hash=sha256:{hashlib.sha256(wheel).hexdigest()}\n" for name, wheel in files.items()
     )

@@ -123,7 +123,8 @@ def run(tmp_path, index, monkeypatch):
         (tmp_path / file).write_bytes(wheel(name, VERSION, requires))
     (tmp_path / ".venv").symlink_to(sys.prefix)
     monkeypatch.setattr(installation, "CHECKOUT", None)
-    monkeypatch.setattr(installation, "_installed_from", lambda: tmp_path)
+    product = tmp_path / f"gemma_serving-{VERSION}-py3-none-any.whl"
+    monkeypatch.setattr(installation, "_direct_url", lambda: {"url": product.as_uri(), "archive_info": {}})
     lines = [*required("plan.in"), *extras]
     needed = {re.split(r"[=<>]", line.removeprefix("Requires-Dist: "))[0].replace("_", "-") for line in lines}
     hashes = {name: hashlib.sha256(wheel(name, LOCKED[name])).hexdigest() for name in needed & {*LOCKED}}
@@ -148,7 +149,7 @@ def run(tmp_path, index, monkeypatch):
             "PIP_IGNORE_INSTALLED": "1",
             "PIP_REPORT": str(tmp_path / "report.json"),
         }
-        command = command.replace("/path/to/gemma-serving/dist", str(tmp_path))
+        command = command.replace("git+REPOSITORY_URL", str(product))
         done = subprocess.run(
             ["bash", "-c", command],
             cwd=tmp_path,

@@ -1,4 +1,4 @@
-"""A user's folder: installed wheels, `gemma init`, the life of a stack on the local cloud, and an upgrade to the next version."""
+"""A user's folder: installed from a repository, `gemma init`, the life of a stack on the local cloud, and an upgrade to the next version."""
 
 import os
 import re
@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from authors.release import version
-from authors.release.build import DISTRIBUTIONS, build_distribution
 
 pytestmark = [pytest.mark.engine, pytest.mark.long, pytest.mark.timeout(3600)]
 ROOT = Path(__file__).resolve().parents[3]
@@ -63,27 +62,31 @@ class Folder:
         return done.stdout
 
 
-def with_wheels(commands, dist):
-    """The page's commands with a folder of wheels."""
-    assert commands.count("/path/to/gemma-serving/dist") == 1
-    return commands.replace("/path/to/gemma-serving/dist", str(dist))
+def git(folder, *words):
+    subprocess.run(["git", "-C", folder, "-c", "user.name=a", "-c", "user.email=a@example.com", *words], check=True)
+
+
+def with_repository(commands, base):
+    """The page's commands with the URL of a bare repository."""
+    assert commands.count("REPOSITORY_URL") == 1
+    return commands.replace("REPOSITORY_URL", (base / "repository.git").as_uri())
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """An initialized folder with its packages, beside the wheels of this version and of the next one."""
+    """An initialized folder with its packages, and a repository with this version, which gets the next one later."""
     base = tmp_path_factory.mktemp("user")
-    copied = base / "next-sources"
+    copied = base / "sources"
     unwanted = shutil.ignore_patterns(
         ".git", ".venv", ".work", ".ruff_cache", ".hypothesis", "tests", "judges", "__pycache__"
     )
     shutil.copytree(ROOT, copied, ignore=unwanted, symlinks=True)
-    version.set_version(copied, NEXT)
-    for out, root in ((version.the_version(ROOT), ROOT), (NEXT, copied)):
-        for one in DISTRIBUTIONS:
-            build_distribution(root / one.relative_to(ROOT), base / out)
+    git(copied, "init", "--quiet", "--initial-branch", "main")
+    git(copied, "add", "--all")
+    git(copied, "commit", "--quiet", "--message", "this version")
+    git(base, "clone", "--quiet", "--bare", copied, "repository.git")
     made = Folder(base)
-    script = with_wheels(INSTALLED, base / version.the_version(ROOT)).replace("python3", sys.executable)
+    script = with_repository(INSTALLED, base).replace("python3", sys.executable)
     assert "fits" in made.run("bash", "-ec", script, cwd=base)
     assert not (made.path / ".venv" / "bin" / "localcloud").exists()
     made.run("bash", "-ec", LOCAL_CLOUD)
@@ -97,7 +100,11 @@ def folder(tmp_path_factory):
 def test_a_stack_lives_in_it_beside_the_users_own_packages_and_an_upgrade_replaces_nothing(folder):
     before = (folder.path / "Pulumi.chat.yaml").read_text()
     assert set(TYPED) <= {line.removesuffix(" --yes") for line in [*DEPLOYED.splitlines(), DELETED]}
-    upgrade = with_wheels(UPGRADED, folder.base / NEXT).replace("gemma up chat", "gemma up chat --yes")
+    sources = folder.base / "sources"
+    version.set_version(sources, NEXT)
+    git(sources, "commit", "--quiet", "--all", "--message", "the next version")
+    git(sources, "push", "--quiet", folder.base / "repository.git", "main")
+    upgrade = with_repository(UPGRADED, folder.base).replace("gemma up chat", "gemma up chat --yes")
     script = f"set -eu\n{DEPLOYED}\necho UPGRADE\n{upgrade}\ngemma --version\n{DELETED}"
     shown = folder.run(*SHELL.replace("shell", "run").split(), "--", "sh", "-c", script)
     first, _, second = shown.partition("UPGRADE")

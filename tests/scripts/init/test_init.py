@@ -2,8 +2,11 @@
 
 import json
 import re
+import subprocess
+import zipfile
 from hashlib import sha256
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -14,12 +17,14 @@ from gemma_serving.contracts.answers import Present
 from gemma_serving.contracts.settings_files import shipped_files
 from gemma_serving.scripts.cli.command import run_command
 from gemma_serving.scripts.init import __main__ as command
+from gemma_serving.scripts.init import own_wheels
 from gemma_serving.stacks.loading import from_file
 from tests.scripts.terminal import Terminal
 
 ROOT = Path(__file__).resolve().parents[3]
 PROMISED = ROOT / "tests" / "authors" / "promised.txt"
 WHEELS = [f"{name}-{VERSION}-py3-none-any.whl" for name in installation.DISTRIBUTIONS]
+RECORD = ["gemma_serving/a.py,sha256=1,1\n"]
 LOCKS = {
     "wheels/requirements.txt": ("requirements.txt", WHEELS[:3]),
     "wheels/requirements-try.txt": ("packages/localcloud/requirements.txt", WHEELS[3:]),
@@ -48,7 +53,8 @@ def dist(tmp_path_factory):
 def init(monkeypatch, tmp_path, capsys, dist):
     """Run the command in an empty folder, installed from a folder of wheels; returns exit code, stdout and stderr."""
     monkeypatch.setattr(installation, "CHECKOUT", None)
-    monkeypatch.setattr(installation, "_installed_from", lambda: dist)
+    wheel = {"url": (dist / WHEELS[0]).as_uri(), "archive_info": {}}
+    monkeypatch.setattr(installation, "_direct_url", lambda: wheel)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("gemma_serving.scripts.plan.question.ROOT", tmp_path)
     monkeypatch.setattr("gemma_serving.cloud.hub.main_commit", lambda model: Present("c" * 40))
@@ -188,7 +194,62 @@ def test_the_users_gitignore_is_completed(init, tmp_path):
 def test_it_refuses_if_a_wheel_is_missing_and_writes_nothing(init, tmp_path, dist):
     (dist / WHEELS[1]).unlink()
     code, _, err = init("chat", "--like", "l4-qat")
-    assert (code, f"init: Not in {dist}: {WHEELS[1]}. In a clone, run " in err) == (2, True)
+    assert (code, f"init: Not in {dist}: {WHEELS[1]}. Put it there, or install from a clone: `" in err) == (2, True)
+    assert files_in(tmp_path) == set()
+
+
+OF_GIT = {"url": "https://git.example/serving.git", "vcs_info": {"vcs": "git", "commit_id": "a" * 40}}
+
+
+@pytest.mark.parametrize("noted", [OF_GIT, {"url": "file:///some/clone", "dir_info": {}}], ids=["commit", "folder"])
+def test_what_was_installed_from_a_commit_or_a_folder_is_built_from_it(init, tmp_path, dist, monkeypatch, noted):
+    """tests/authors/release/test_project_folder.py builds them."""
+    asked, changes = [], []
+
+    def pip(words, **_):
+        asked[:] = words[words.index("--wheel-dir") + 2 :]
+        for name in WHEELS:
+            with zipfile.ZipFile(Path(words[words.index("--wheel-dir") + 1]) / name, "w") as wheel:
+                record = "".join([*RECORD, *changes, "gemma_serving-1.dist-info/RECORD,,\n"])
+                wheel.writestr("gemma_serving-1.dist-info/RECORD", record)
+        return subprocess.CompletedProcess(words, 0, "", "")
+
+    installed = SimpleNamespace(read_text=lambda _: "".join([*RECORD, "gemma_serving/__pycache__/a.pyc,,\n"]))
+    monkeypatch.setattr(installation, "_direct_url", lambda: noted)
+    monkeypatch.setattr(own_wheels, "distribution", lambda _: installed)
+    monkeypatch.setattr(own_wheels, "CHECKOUT", None)
+    monkeypatch.setattr(own_wheels.subprocess, "run", pip)
+    source = f"git+{noted['url']}@{'a' * 40}" if noted is OF_GIT else "/some/clone"
+    folders = ["packages/gcp-tpu", "packages/loadtest", "packages/localcloud"]
+    code, _, err = init("chat", "--like", "l4-qat")
+    assert (code, err) == (0, f"init: building the wheels from {source} (about 40 s)\n")
+    join = "#subdirectory=" if noted is OF_GIT else "/"
+    assert asked == [source, *(f"{source}{join}{folder}" for folder in folders)]
+    assert files_in(tmp_path) == FILES
+    first = f"'gemma-serving[deploy] @ {source}' '{source}#" if noted is OF_GIT else f"{source}[deploy]"
+    assert first in installation.install_sentence("deploy").replace("'/some/clone[deploy]'", "/some/clone[deploy]")
+    before = {name: (tmp_path / name).read_bytes() for name in FILES}
+    changes.append("gemma_serving/b.py,sha256=2,1\n")
+    code, _, err = init("--upgrade")
+    assert (code, f"{source} has changed since it was installed. Run `" in err) == (2, True)
+    assert {name: (tmp_path / name).read_bytes() for name in FILES} == before
+
+
+@pytest.mark.parametrize(
+    ("last", "remedy"),
+    [
+        ("ERROR: git is not reachable", "Make it reachable, with the package index, and run the same command again."),
+        ("/bin/python: No module named pip", "-m ensurepip`, then the same command again."),
+    ],
+)
+def test_a_source_that_cannot_be_built_is_one_sentence(init, tmp_path, monkeypatch, last, remedy):
+    failed = subprocess.CompletedProcess([], 1, "", f"WARNING: first\n{last}\n")
+    monkeypatch.setattr(installation, "_direct_url", lambda: OF_GIT)
+    monkeypatch.setattr(own_wheels.subprocess, "run", lambda *_, **__: failed)
+    code, _, err = init("chat", "--like", "l4-qat")
+    sentence = err.splitlines()[1]
+    assert (code, sentence.endswith(remedy)) == (2, True)
+    assert sentence.startswith(f"init: The wheels cannot be built from git+{OF_GIT['url']}@{'a' * 40}: {last}. ")
     assert files_in(tmp_path) == set()
 
 
