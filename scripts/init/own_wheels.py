@@ -34,7 +34,7 @@ def own_wheels(folder: Path) -> Sequence[Path]:
     )
     wheels = [folder / f"{name}-{VERSION}-py3-none-any.whl" for name in DISTRIBUTIONS]
     if done.returncode:
-        why = for_terminal(done.stderr.strip().rpartition("\n")[2])
+        why = _reason(done.stderr)
         raise CommandRefusedError(f"The wheels cannot be built from {sources[0]}: {why.rstrip('.')}. {_next(why)}")
     if not CHECKOUT and not (wheels[0].is_file() and _is_installed(wheels[0])):
         raise CommandRefusedError(
@@ -42,6 +42,12 @@ def own_wheels(folder: Path) -> Sequence[Path]:
             f"Run `{sys.executable} -m pip install --force-reinstall --no-deps '{sources[0]}'`, then the same command again."
         )
     return wheels
+
+
+def _reason(said: str) -> str:
+    """Return the first error of pip or git, which follows pip's own notes; without one, the last line."""
+    lines = [line.strip() for line in for_terminal(said).splitlines() if line.strip()]
+    return next((line for line in lines if line.startswith(("fatal: ", "ERROR: "))), lines[-1] if lines else "")
 
 
 def _next(why: str) -> str:

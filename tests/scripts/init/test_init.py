@@ -238,7 +238,10 @@ def test_what_was_installed_from_a_commit_or_a_folder_is_built_from_it(init, tmp
 @pytest.mark.parametrize(
     ("last", "remedy"),
     [
-        ("ERROR: git is not reachable", "Make it reachable, with the package index, and run the same command again."),
+        (
+            "ERROR: git is not reachable\n  fatal: next\nnote: not pip's",
+            "Make it reachable, with the package index, and run the same command again.",
+        ),
         ("/bin/python: No module named pip", "-m ensurepip`, then the same command again."),
     ],
 )
@@ -247,9 +250,9 @@ def test_a_source_that_cannot_be_built_is_one_sentence(init, tmp_path, monkeypat
     monkeypatch.setattr(installation, "_direct_url", lambda: OF_GIT)
     monkeypatch.setattr(own_wheels.subprocess, "run", lambda *_, **__: failed)
     code, _, err = init("chat", "--like", "l4-qat")
-    sentence = err.splitlines()[1]
+    sentence, first = err.splitlines()[1], last.partition("\n")[0]
     assert (code, sentence.endswith(remedy)) == (2, True)
-    assert sentence.startswith(f"init: The wheels cannot be built from git+{OF_GIT['url']}@{'a' * 40}: {last}. ")
+    assert sentence.startswith(f"init: The wheels cannot be built from git+{OF_GIT['url']}@{'a' * 40}: {first}. ")
     assert files_in(tmp_path) == set()
 
 
