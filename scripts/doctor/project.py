@@ -16,7 +16,6 @@ from gemma_serving.stacks.apis import COMMON_APIS, apis_of
 
 FIRST_APIS: Final = ("serviceusage", "cloudresourcemanager")
 """APIs that must be enabled first, because the provider calls them before the stack can enable others."""
-_QUOTA: Final = "NETWORKS"
 _QUOTAS: Final = "https://console.cloud.google.com/iam-admin/quotas"
 _MANAGER: Final = "cloudresourcemanager"
 _POLICY_VIEWER: Final = "roles/orgpolicy.policyViewer"
@@ -41,6 +40,9 @@ def checks(checkup: Checkup) -> Iterator[DoctorCheck]:
         yield checkup.calling(name, _MANAGER, needed.role, partial(_permissions, checkup, needed))
     if NETWORKS in permissions:
         yield checkup.calling("quota of networks", "compute", "roles/compute.viewer", partial(_networks, checkup))
+    if checkup.settings and checkup.settings.tpu and checkup.settings.tpu.api == "compute-engine":
+        name = "quota of chips in all regions"
+        yield checkup.calling(name, "compute", "roles/compute.viewer", partial(_all_regions, checkup))
     for constraint in _constraints(checkup):
         yield checkup.calling(
             f"policy {constraint[0]}", _MANAGER, _POLICY_VIEWER, partial(_policy, checkup, *constraint)
@@ -49,16 +51,27 @@ def checks(checkup: Checkup) -> Iterator[DoctorCheck]:
 
 def _networks(checkup: Checkup) -> Iterator[Diagnosis]:
     """Yield whether the project can have another network: a stack creates one. That of a deployed stack is in use already."""
-    quotas = as_sequence(checkup.google.get("compute", f"compute/v1/projects/{checkup.project}").get("quotas"))
-    quota = next((as_mapping(each) for each in quotas if as_mapping(each).get("metric") == _QUOTA), None)
-    if quota is None:
-        yield unknown("Google's response has no quota of networks", f"{_QUOTAS}?project={checkup.project}")
-        return
-    limit, used = float(str(quota.get("limit"))), float(str(quota.get("usage")))
     is_deployed = any(each.get("type") == by_name(NETWORK).type_ for each in checkup.state.resources)
-    detail = f"{limit:g} networks, {used:g} in use, {0 if is_deployed else 1} needed"
-    is_enough = is_deployed or used < limit
-    yield ok(detail) if is_enough else missing(detail, f"request {_QUOTA} at {_QUOTAS}?project={checkup.project}")
+    yield _project_quota(checkup, "NETWORKS", "networks", 0 if is_deployed else 1)
+
+
+def _all_regions(checkup: Checkup) -> Iterator[Diagnosis]:
+    """Yield whether the project's quota of all regions suffices. By one report it counts the chips of TPUs, so it stops no `up`."""
+    tpu = checkup.settings.tpu if checkup.settings else None
+    chips = int(tpu.accelerator_type.rpartition("-")[2]) if tpu and not checkup.state.has_server else 0
+    yield replace(_project_quota(checkup, "GPUS_ALL_REGIONS", "chips", chips), blocks=False, required=False)
+
+
+def _project_quota(checkup: Checkup, metric: str, unit: str, needed: int) -> Diagnosis:
+    """Return whether a quota of the whole project leaves as many as needed."""
+    quotas = as_sequence(checkup.google.get("compute", f"compute/v1/projects/{checkup.project}").get("quotas"))
+    quota = next((as_mapping(each) for each in quotas if as_mapping(each).get("metric") == metric), None)
+    if quota is None:
+        return unknown(f"Google's response has no quota of {unit}", f"{_QUOTAS}?project={checkup.project}")
+    limit, used = float(str(quota.get("limit"))), float(str(quota.get("usage")))
+    detail = f"{limit:g} {unit}, {used:g} in use, {needed} needed"
+    is_enough = not needed or used + needed <= limit
+    return ok(detail) if is_enough else missing(detail, f"request {metric} at {_QUOTAS}?project={checkup.project}")
 
 
 def _apis(checkup: Checkup) -> Iterator[Diagnosis]:

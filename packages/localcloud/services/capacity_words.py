@@ -27,9 +27,9 @@ def zone_is_empty(zone: str) -> str:
     return f'There is no more capacity in the zone "{zone}"; {offered}'
 
 
-def instance_over_quota(quota: str, limit: int, region: str) -> str:
-    """Return the words for a Compute Engine instance over its quota (public logs: Quota 'TPUS_PER_TPU_FAMILY' exceeded)."""
-    return f"Quota '{quota}' exceeded.  Limit: {limit:.1f} in region {region}."
+def instance_over_quota(quota: str, limit: int, region: str = "") -> str:
+    """Return the words for a Compute Engine instance over its quota (public logs: Quota 'TPUS_PER_TPU_FAMILY', 'GPUS_ALL_REGIONS' exceeded)."""
+    return f"Quota '{quota}' exceeded.  Limit: {limit:.1f} {f'in region {region}' if region else 'globally'}."
 
 
 def instance_without_stock(zone: str) -> str:

@@ -5,7 +5,7 @@ from typing import ClassVar
 from localcloud.json_values import JsonObject
 from localcloud.rest.call import Call, Handler, merged, without_nulls
 from localcloud.rest.errors import CloudError
-from localcloud.services import networks
+from localcloud.services import networks, tpu_stock
 from localcloud.services.compute_operations import ComputeOperations, chosen_page, link_to, list_answer
 from localcloud.services.networks import NetworkPlace
 from localcloud.services.service import ApiService, method, visible
@@ -282,7 +282,12 @@ class _Projects(ApiService):
                     "metric": "NETWORKS",
                     "limit": networks.NETWORK_QUOTA,
                     "usage": networks.network_count(self._cloud, project),
-                }
+                },
+                {
+                    "metric": "GPUS_ALL_REGIONS",
+                    "limit": self._cloud.scenario.tpu.compute.all_regions_quota_chips,
+                    "usage": tpu_stock.instance_chips(self._cloud, project),
+                },
             ],
             "xpnProjectStatus": "UNSPECIFIED_XPN_PROJECT_STATUS",
             "selfLink": link_to(call, f"projects/{project}"),

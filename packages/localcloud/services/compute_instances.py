@@ -23,15 +23,13 @@ from localcloud.services.instance_requests import FLEX_START, PREEMPTIBLE, Insta
 from localcloud.services.networks import NetworkPlace
 from localcloud.services.service import method
 from localcloud.services.tpu_requests import chips_of
-from localcloud.services.tpu_stock import HOLDING, INSTANCES
+from localcloud.services.tpu_stock import INSTANCES, USES_QUOTA
 from localcloud.world.cloud import Cloud, fingerprint, random_id
 from localcloud.world.runtime import MachineFailedError, MachineSpec
 from localcloud.world.timeline import rfc3339
 
 _TICK_S: Final = 0.02
 _IDLE_TICK_S: Final = 0.25
-_USES_QUOTA: Final = HOLDING | {"TERMINATED"}
-"""States in which an instance counts against the quota. That a stopped one does is assumed, as for a dead queued resource."""
 _ENDED: Final = frozenset({"RUNNING", "TERMINATED"})
 """States that do not change soon."""
 _GUEST_ATTRIBUTES: Final = "enable-guest-attributes"
@@ -374,16 +372,18 @@ class _Instances(ComputeCollection):
         return tpu_stock.has_capacity(self._cloud, zone, wanted.model, [wanted.accelerator], waits=bool(wanted.wait_s))
 
     def _lacking_quota(self, name: str, wanted: InstanceRequest) -> str:
-        """Return why the region's quota does not suffice, or an empty text. Preemptible requests use the family's quota once their own is used up."""
+        """Return why a quota does not suffice, or an empty text. Preemptible requests use the family's quota once their own is used up."""
         facts, region = self._cloud.scenario.tpu.compute, name.split("/")[3].rpartition("-")[0]
         own = facts.preemptible_quota_overrides.get(region, facts.preemptible_quota_chips)
         used: dict[bool, int] = defaultdict(int)
         for other, document in self._store.under(INSTANCES, f"projects/{name.split('/')[1]}/"):
             same_region = other.split("/")[3].rpartition("-")[0] == region
-            if other != name and same_region and document["status"] in _USES_QUOTA:
+            if other != name and same_region and document["status"] in USES_QUOTA:
                 request = _request(document)
                 used[request.model in PREEMPTIBLE] += chips_of(request.accelerator)
-        chips = chips_of(wanted.accelerator)
+        chips, project = chips_of(wanted.accelerator), name.split("/")[1]
+        if tpu_stock.instance_chips(self._cloud, project, besides=name) + chips > facts.all_regions_quota_chips:
+            return instance_over_quota("GPUS_ALL_REGIONS", facts.all_regions_quota_chips)
         preemptible = wanted.model in PREEMPTIBLE
         beyond = max(used[True] - own, 0)
         if (preemptible and used[True] + chips <= own) or used[False] + beyond + chips <= facts.family_quota_chips:

@@ -11,6 +11,8 @@ NODES = "tpu.nodes"
 INSTANCES = "compute.instances"
 HOLDING = frozenset({"PROVISIONING", "STAGING", "RUNNING", "STOPPING"})
 """States in which an instance has its chips."""
+USES_QUOTA = HOLDING | {"TERMINATED"}
+"""States in which an instance counts against a quota. That a stopped one does is assumed, as for a dead queued resource."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +45,12 @@ def has_capacity(cloud: Cloud, zone: str, model: str, accelerators: Sequence[str
         return False
     kinds = set(accelerators) & set(facts.capacity)
     return all(sum(one.accelerator == kind for one in held) <= facts.capacity[kind] for kind in kinds)
+
+
+def instance_chips(cloud: Cloud, project: str, *, besides: str = "") -> int:
+    """Return the chips of a project's instances that count against GPUS_ALL_REGIONS. `besides`: full name of one that does not."""
+    found = [each for name, each in cloud.store.under(INSTANCES, f"projects/{project}/") if name != besides]
+    return sum(chips_of(each["_request"]["accelerator"]) for each in found if each["status"] in USES_QUOTA)
 
 
 def loses_deletion(cloud: Cloud, zone: str, model: str) -> bool:

@@ -102,6 +102,9 @@ class ComputeTpu(_ScenarioPart):
     """Region -> chips."""
     family_quota_chips: int = 0
     """TPUS-PER-TPU-FAMILY-per-project-region of a family such as CT6E: on-demand, and flex-start if the preemptible quota does not suffice."""
+    all_regions_quota_chips: int = 1536
+    """GPUS_ALL_REGIONS of the project, which counts the chips of instances too. A new project has none (one report, of v5e on GKE:
+    xprilion.com, "Autoscaling LLM inference on GKE with TPU v5e and vLLM")."""
     max_wait_s: Seconds = 7200
     """Maximum `requestValidForDuration`."""
     min_wait_s: Seconds = 90

@@ -427,6 +427,7 @@ UNKNOWN_ZONE = scenario(tpu=Tpu(zones={name: zone for name, zone in Tpu().zones.
 OTHER_RUNTIME = settings(
     ("    provisioning: flex-start\n", "    provisioning: flex-start\n    runtimeVersion: v2-none\n"), stack=TPU
 )
+ALL_REGIONS = "quota of chips in all regions"
 FLEX_OR_SPOT = ("    provisioning: flex-start\n", "    provisioning: [flex-start, spot]\n")
 OF_FORMS = [forms("flex-start, spot, standard"), without_standard_quota]
 ON_COMPUTE = settings(
@@ -452,6 +453,10 @@ ACCELERATOR_ROWS = {
     "no instances": Row(TPU, [compute_engine(), instances(REGIONS)], OF_REGION, "missing",
         fix="*--quota-id=PREEMPTIBLE-TPU-V6E-per-project-region --dimensions=region=us-east5 --preferred-value=4*",
         values={"limit": 0.0, "needed": 4.0}),
+    "all regions": Row(TPU, [compute_engine()], ALL_REGIONS, "ok", "1536 chips, 0 in use, 4 needed"),
+    "not in all regions": Row(TPU, [compute_engine(), instances([], all_regions_quota_chips=0)], ALL_REGIONS, "missing",
+        "0 chips, 0 in use, 4 needed", "request GPUS_ALL_REGIONS at https://*"),
+    "all regions for queued resources": Row(TPU, [], ALL_REGIONS, None),
     "one region is enough": Row(TPU, [compute_engine(), instances(["us-east5"])], OF_REGION, "ok", "0 chips, 4 needed, but * has enough"),
     "a quota of the family": Row(TPU, [compute_engine(), instances(["us-east5"], family_quota_chips=4)], OF_REGION, "ok"),
     "a quota of instances that Google does not name": Row(TPU,

@@ -213,6 +213,17 @@ class TestCapacityAndQuota:
             (error,) = google.done(operation)["error"]["errors"]
             assert (error["code"], "Limit: 0.0 in region us-east5" in error["message"]) == ("QUOTA_EXCEEDED", True)
 
+    def test_the_quota_of_all_regions_counts_each_of_its_chips(self):
+        with opened(all_regions_quota_chips=4) as google:
+            google.done(google.make("first"))
+            google.refused(
+                403, "Quota 'GPUS_ALL_REGIONS' exceeded.  Limit: 4.0 globally.", lambda: google.make("second", wait_s=0)
+            )
+            quotas = google.api.projects().get(project=PROJECT).execute()["quotas"]
+            assert [one for one in quotas if one["metric"] == "GPUS_ALL_REGIONS"] == [
+                {"metric": "GPUS_ALL_REGIONS", "limit": 4, "usage": 4}
+            ]
+
     def test_flex_start_finds_no_stock_where_the_other_api_refuses_it(self):
         with opened(speed=1) as google:
             google.make(zone="us-central1-b")
