@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 from collections.abc import Generator
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
@@ -118,15 +119,20 @@ def chosen_url(folder: Path) -> str:
     """Return the backend's URL: variable, project file, login. Empty if none is set."""
     if given := os.environ.get(BACKEND_VARIABLE):
         return given
-    import yaml  # noqa: PLC0415 - takes 0.04 s, and many commands import this module
-
     project = folder / "Pulumi.yaml"
-    found = as_mapping(yaml.safe_load(project.read_text(encoding="utf-8")) if project.is_file() else None)
-    if url := as_mapping(found.get("backend")).get("url"):
-        return str(url)
+    if url := _url_in(project.read_text(encoding="utf-8")) if project.is_file() else "":
+        return url
     home = os.environ.get("PULUMI_CREDENTIALS_PATH") or os.environ.get("PULUMI_HOME") or str(Path.home() / ".pulumi")
     try:
         login = as_mapping(json.loads(Path(home, "credentials.json").read_text(encoding="utf-8")))
     except (OSError, ValueError):
         return ""
     return str(login.get("current") or "")
+
+
+@lru_cache(maxsize=32)
+def _url_in(text: str) -> str:
+    """Return the backend's URL in a project file; empty without one. A command asks several times."""
+    import yaml  # noqa: PLC0415 - takes 0.04 s, and many commands import this module
+
+    return str(as_mapping(as_mapping(yaml.safe_load(text)).get("backend")).get("url") or "")

@@ -4,6 +4,7 @@ import contextlib
 import os
 import re
 from collections.abc import Generator, Sequence
+from functools import lru_cache
 from typing import Final
 
 import yaml
@@ -40,10 +41,14 @@ def provider_of(stack: str) -> str:
     """Return the secrets provider in the stack's settings file; empty for a passphrase."""
     path = runner.project_folder() / f"Pulumi.{stack}.yaml"
     try:
-        found = yaml.safe_load(read_regular(path))
+        return _provider_in(read_regular(path))
     except (OSError, ValueError, RecursionError, yaml.YAMLError):  # reported when the settings are read
         return ""
-    return str(as_mapping(found).get("secretsprovider") or "")
+
+
+@lru_cache(maxsize=32)
+def _provider_in(text: str) -> str:
+    return str(as_mapping(yaml.safe_load(text)).get("secretsprovider") or "")
 
 
 def key_of(stack: str) -> str | None:

@@ -7,6 +7,7 @@ with the interpreter of their virtual environment, which it creates. It exits wh
 
 import argparse
 import contextlib
+import importlib.util
 import json
 import os
 import queue
@@ -27,6 +28,13 @@ from typing import IO
 
 import grpc
 from google.protobuf import empty_pb2
+
+if __name__ == "__main__":
+    # Their own code imports the whole SDK, which takes as long as the rest of a host's start, and an operation starts two hosts.
+    for _name in ("pulumi", "pulumi.runtime"):
+        if _spec := importlib.util.find_spec(_name):
+            sys.modules[_name] = importlib.util.module_from_spec(_spec)
+
 from pulumi._version import (
     _VERSION,  # pyright: ignore[reportPrivateUsage] - importlib.metadata takes longer to load than all of this file
 )

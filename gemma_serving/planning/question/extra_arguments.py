@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Final
 
 from gemma_serving.planning.model.support import version_in_use
@@ -69,13 +70,23 @@ def token_form() -> re.Pattern[str]:
 
 def flags_of(resolved: Resolved) -> FlagTable:
     """Return the flags of the deployment's image."""
-    return flag_table(version_in_use(resolved.accelerator, resolved.deployment.image_version) or None)
+    return flag_table(_version_of(resolved))
+
+
+def _version_of(resolved: Resolved) -> str | None:
+    return version_in_use(resolved.accelerator, resolved.deployment.image_version) or None
 
 
 def extra_arguments(resolved: Resolved) -> tuple[ServerArgument, ...]:
     """Return the arguments in order; empty without any."""
     words = resolved.deployment.vllm.extra_args
-    return parse_arguments(words, flags_of(resolved)) if words else ()
+    return _read(words, _version_of(resolved)) if words else ()
+
+
+@lru_cache(maxsize=64)
+def _read(words: tuple[str, ...], version: str | None) -> tuple[ServerArgument, ...]:
+    """Return the arguments. Many rules ask for the same ones, and each remedy is planned as a whole."""
+    return parse_arguments(words, flag_table(version))
 
 
 def value_of_flag(read: Sequence[ServerArgument], flag: str) -> tuple[str, ...] | None:
