@@ -7,6 +7,8 @@ from datetime import timedelta
 
 import pulumi
 import pytest
+from pulumi.runtime.proto.source_pb2 import StackTrace
+from pulumi.runtime.settings import get_root_resource
 
 from gemma_serving.cloud.clock import GOOGLE_CLOCK
 from gemma_serving.contracts.answers import Absent, Present
@@ -98,11 +100,17 @@ def declare(monkeypatch):
     monkeypatch.setattr(
         "gemma_serving.stacks.google_project.propagation._read_project", lambda _project, _clock: Present({})
     )
+    monkeypatch.setattr("pulumi.runtime.resource._get_stack_trace", StackTrace)  # its reading of sources is a tenth
 
     def run(program):
-        asyncio.set_event_loop(asyncio.new_event_loop())
+        tasks, loop = [], asyncio.new_event_loop()
+        loop.set_task_factory(
+            lambda *given, **named: tasks.append(asyncio.Task(given[1], loop=loop, **named)) or tasks[-1]
+        )
+        asyncio.set_event_loop(loop)
         recorder = Recorder()
         pulumi.runtime.set_mocks(recorder, project="gemma-serving", stack="x")
+        get_root_resource()._transformations = None  # those of each program before stay otherwise
         resolved = []
 
         @pulumi.runtime.test
@@ -111,6 +119,8 @@ def declare(monkeypatch):
             return pulumi.Output.from_input(result).apply(resolved.append)
 
         body()
+        for task in tasks:
+            asyncio._unregister_task(task)  # each later `asyncio.run` looks through them as long as a result holds them
         return recorder, resolved[0] if resolved else None
 
     return run
