@@ -25,7 +25,8 @@ def warm_programs(kind="programs"):
     command = [sys.executable, "-m", "tests.engine.warm_programs", str(socket), kind]
     process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     until(socket.exists, "it listens", process=process)
-    _STARTED.append((process, socket))
+    status = os.open(f"/proc/{process.pid}/stat", os.O_RDONLY) if Path("/proc/self/stat").exists() else None
+    _STARTED.append((process, socket, status))
     return process, socket
 
 
@@ -46,9 +47,9 @@ def project_programs(kind, folder, environment):
 def running_cpu_s():
     """Return the CPU seconds of the running processes that fork, and of their forks that have ended; 0 where `/proc` is missing."""
     ticks = 0
-    for process, _ in _STARTED:
+    for status in (status for *_, status in _STARTED if status is not None):
         with suppress(OSError):
-            fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+            fields = os.pread(status, 1024, 0).rpartition(b")")[2].split()
             ticks += sum(map(int, fields[11:15]))  # utime, stime, cutime, cstime
     return ticks / os.sysconf("SC_CLK_TCK")
 
@@ -79,8 +80,10 @@ def run_python(arguments, environment, folder, socket, *, stdin="", limit_s=60):
 
 def pytest_sessionfinish():
     """Stop the processes and wait for them, so that the CPU time of their forks is counted."""
-    for process, socket in _STARTED:
+    for process, socket, status in _STARTED:
         process.terminate()
         process.wait(timeout=60)
         shutil.rmtree(socket.parent)
+        if status is not None:
+            os.close(status)
     _STARTED.clear()
