@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import socket
 import subprocess
 import sys
@@ -13,8 +14,10 @@ from pathlib import Path
 
 import pytest
 import requests
+import yaml
 from PIL import Image
 
+from gemma_serving.scripts.connect.__main__ import DEFAULT_PORT
 from tests.answers import served
 from tests.polling import until
 
@@ -29,6 +32,14 @@ BLOCKS = dict(
 )
 OWN_ENVIRONMENT = {"LangChain", "LiteLLM", "LlamaIndex"}
 """Clients with requirements of their own (clients.in), which contradict this project's. uv installs them once per lock file."""
+AGENT = """
+import os, sys, requests
+base, own = os.environ["VLLM_BASE_URL"] + "/v1", {"Authorization": "Bearer a-token-of-its-own"}
+model = requests.get(base + "/models", headers=own).json()["data"][0]["id"]
+body = {"model": model, "messages": [{"role": "user", "content": sys.stdin.read()}], "max_tokens": 8}
+print(requests.post(base + "/chat/completions", json=body, headers=own).json())
+"""
+"""What an agent of gemma4-tips sends."""
 MODEL, KEY, LIMIT_S = "google/gemma-4-E2B-it", "key-of-the-test", 300
 REASONING = {
     library: cells
@@ -188,6 +199,31 @@ def test_the_reasoning_is_where_the_page_says(server, library, request):
     else:
         assert SIMULATED_REASONING in found["whole"]
         assert SIMULATED_REASONING in found["streamed"]
+
+
+def connected(server, line, **options):
+    """Run the command that a line of a page gives `gemma connect NAME`."""
+    command = [sys.executable, "-m", "scripts.connect", "--url", server, *shlex.split(line)[3:]]
+    environment = {**os.environ, "GEMMA_API_KEY": KEY}
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False, **options
+    )
+
+
+def test_the_line_for_an_agent_that_reads_a_url_without_v1_gets_a_completion(server, tmp_path):
+    (tmp_path / "server.py").write_text(AGENT)
+    line = BLOCKS["DevOps agents of gemma4-tips"].replace("/path/to", str(tmp_path))
+    done = connected(server, line, input="Say hello.")
+    assert done.returncode == 0, done.stderr
+    assert "'choices'" in done.stdout
+
+
+def test_a_prometheus_at_the_address_of_the_page_gets_the_metrics(server):
+    (block,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs/observability.md").read_text(), re.DOTALL)
+    (job,) = yaml.safe_load(block)["scrape_configs"]
+    assert job["static_configs"] == [{"targets": [f"127.0.0.1:{DEFAULT_PORT}"]}]
+    done = connected(server, "gemma connect STACK -- sh -c 'curl -s ${OPENAI_BASE_URL%/v1}/metrics'")
+    assert f'vllm:num_requests_running{{engine="0",model_name="{MODEL}"}}' in done.stdout, done.stderr
 
 
 @pytest.mark.parametrize("kind", LITERAL)
