@@ -217,12 +217,15 @@ class WordOrList(Struct, frozen=True):
         return items
 
 
-class _FromAnyList:
+class FromAnyList:
+    """A tuple's form as a list. It checks nothing."""
+
     def __get_pydantic_core_schema__(self, source: Any, handler: "GetCoreSchemaHandler") -> "CoreSchema":  # noqa: ANN401 - any type
+        """Return the schema that takes a list, too."""
         return _with(handler(source), strict=False)
 
 
-ListOf: TypeAlias = Annotated[tuple[T, ...], _FromAnyList()]
+ListOf: TypeAlias = Annotated[tuple[T, ...], FromAnyList()]
 """A list in the file, and a tuple that a program may pass as a list."""
 
 

@@ -12,9 +12,10 @@ from dataclasses import MISSING, is_dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, TypeVar, cast, get_args, get_origin
 
+from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.numbers import read_json
-from gemma_serving.planning.settings.annotations import Unusable
+from gemma_serving.planning.settings.annotations import FromAnyList, Limit, Unusable
 from gemma_serving.planning.settings.fields import BLOCK, Block, SettingField, own_field, own_fields, setting_key
 
 if TYPE_CHECKING:
@@ -151,7 +152,32 @@ def read_text(field: SettingField, text: str) -> object:
     elif field.hint is not str and field.quantity is None:
         with contextlib.suppress(ValueError):
             value = read_json(text)
+    if _is_plain(field, value):
+        plain = tuple(as_sequence(value)) if get_origin(field.hint) is tuple else value
+        return float(cast("float", plain)) if field.hint is float else plain
     return _checked(field, value, lambda of: of.validate_json(json.dumps(value), by_alias=True, by_name=False))
+
+
+def _is_plain(field: SettingField, value: object) -> bool:
+    """Return whether a value is certainly valid: a word, a switch or a number within its limits. Loading pydantic takes a third of a plan."""
+    limit, pairs, items = field.annotation(Limit) or Limit(), as_mapping(value), as_sequence(value)
+    hooks = [one for one in field.annotations if hasattr(one, "__get_pydantic_core_schema__")]
+    if not all(isinstance(one, Limit | FromAnyList) for one in hooks):
+        return False
+    if isinstance(value, list | dict):
+        key, item = field.parts
+        if item is None or isinstance(value, dict) != (key is not None):
+            return False
+        is_named = key is None or all(_is_plain(key, one) for one in pairs)
+        return is_named and all(_is_plain(item, one) for one in (*items, *pairs.values()))
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        is_choice = get_origin(field.hint) is Literal and isinstance(value, str) and value in get_args(field.hint)
+        is_word = field.hint is str and isinstance(value, str) and value.isprintable()
+        return is_choice or is_word or (field.hint is bool and isinstance(value, bool))
+    is_above = (limit.ge is None or value >= limit.ge) and (limit.gt is None or value > limit.gt)
+    is_multiple = limit.multiple_of is None or value % limit.multiple_of == 0
+    is_kind = field.hint is float or (field.hint is int and isinstance(value, int))
+    return is_kind and is_above and is_multiple and value <= limit.le
 
 
 def _problem(error: "ErrorDetails", owner: SettingField, values: object) -> Problem:
