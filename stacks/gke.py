@@ -22,12 +22,12 @@ from gemma_serving.planning.settings.cloud_run import MountSettings
 from gemma_serving.planning.settings.finding import Finding
 from gemma_serving.planning.settings.secrets import API_KEY, HF_TOKEN, set_command
 from gemma_serving.planning.settings.stack import Settings
-from gemma_serving.planning.settings.vllm_args import STREAMER, XLA_CACHE_PATH
+from gemma_serving.planning.settings.vllm_args import SHUTDOWN_FLAG, STREAMER, XLA_CACHE_PATH
 from gemma_serving.planning.settings.workload import DEFAULT_WORKLOAD
 from gemma_serving.planning.solve.wording import Wording
 from gemma_serving.planning.units import to_gib
 from gemma_serving.stacks.planned import require_unblocked
-from gemma_serving.stacks.server_command import COMMAND, PORT, SHUTDOWN_FLAG, PlannedServer, supports_draining
+from gemma_serving.stacks.server_command import COMMAND, PORT, PlannedServer, supports_draining
 
 _DRAIN_S: Final = (30, 600)
 """Least and most time for running requests. Chosen: the agent of a TPU VM gives the first, and no chat's request takes longer than the second."""

@@ -12,7 +12,7 @@ from gemma_serving.planning.question.server_flags import flag_table
 from gemma_serving.planning.question.types import Plan
 from gemma_serving.planning.settings.secrets import API_KEY
 from gemma_serving.planning.settings.stack import Settings
-from gemma_serving.planning.settings.vllm_args import OPTIONS, VllmOptions, vllm_arguments
+from gemma_serving.planning.settings.vllm_args import OPTIONS, SHUTDOWN_FLAG, VllmOptions, vllm_arguments
 from gemma_serving.stacks.extra_checkpoints import ExtraCheckpoint, extra_checkpoints, with_local_folders
 
 PORT: Final = 8000
@@ -24,8 +24,6 @@ MEMORY_FOLDER: Final = "/mnt/weights"
 """Folder of a Cloud Run container with a copy of the weights in memory."""
 COMMAND: Final = ("vllm", "serve")
 """Command of the server, before its arguments."""
-SHUTDOWN_FLAG: Final = "--shutdown-timeout"
-"""Seconds for running requests after a signal to end (vLLM). Without it, vLLM aborts them."""
 _HUB_ID: Final = re.compile(r"(?<![\w./:@-])[A-Za-z0-9][\w.-]*/[\w.-]+(?![\w./-])")
 """ORG/NAME in an argument, but not as part of a path or a URI."""
 

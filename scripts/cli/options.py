@@ -31,6 +31,7 @@ __all__ = [
     "add_options",
     "option_fields",
     "parted",
+    "parted_at_dashes",
     "project_id",
     "read_options",
     "usage_words",
@@ -71,6 +72,14 @@ def parted(words: Sequence[str], *kinds: type[object]) -> tuple[Sequence[str], S
             values -= 1
         (rest if is_option or values >= 0 else positional).append(word)
     return positional, rest
+
+
+def parted_at_dashes(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """Return the command line before the first `--`, and the words after it."""
+    if "--" not in words:
+        return words, ()
+    at = list(words).index("--")
+    return words[:at], words[at + 1 :]
 
 
 def project_id(text: str) -> str:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Final, cast
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.scripts.cli.command import Command, Effect, chosen_of, print_progress, print_text, run_command
-from gemma_serving.scripts.cli.options import JsonSwitch, Option
+from gemma_serving.scripts.cli.options import JsonSwitch, Option, parted_at_dashes
 
 if TYPE_CHECKING:
     from gemma_serving.contracts.outputs import StackOutputs
@@ -239,14 +239,6 @@ def _say(text: str) -> None:
     print_progress("connect", text)
 
 
-def command_of(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """Return the command line before the first `--`, and the command after it."""
-    if "--" not in words:
-        return words, ()
-    at = list(words).index("--")
-    return words[:at], words[at + 1 :]
-
-
 COMMAND: Final = Command(
     name="connect",
     help=__doc__,
@@ -263,7 +255,7 @@ COMMAND: Final = Command(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code, or the exit code of the command after `--`."""
-    words, command = command_of(sys.argv[1:] if arguments is None else arguments)
+    words, command = parted_at_dashes(sys.argv[1:] if arguments is None else arguments)
     if command and chosen_of(COMMAND, words)[0] is not COMMAND:
         print_progress("chat", "A command after -- is for `gemma connect` only.")
         return int(ExitCode.REFUSED)

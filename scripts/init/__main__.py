@@ -5,10 +5,12 @@ r"""Write the settings file of a new stack; in an empty folder, its project too.
   gemma init chat --model google/gemma-4-E4B-it --workload in=1500,out=300,users=32
   gemma init mine --model my-org/gemma-4-12b-sql --config models/sql
   gemma init chat --like l4-12b-qat --ci
+  gemma init chat --from deployment.yaml
   gemma init --upgrade
 
 Selects the cheapest deployment of the model that serves the workload: accelerator, locations, precision and vLLM options. Writes
-`Pulumi.NAME.yaml` with comments, and prints its plan and the next commands. With --like, the file is a copy. Without --model and --like, it asks.
+`Pulumi.NAME.yaml` with comments, and prints its plan and the next commands. With --like, the file is a copy. With --from, it has
+the settings of a vLLM server that runs elsewhere. Without these and --model, it asks.
 In a folder without a project it also writes Pulumi.yaml, a program of three lines, .gitignore, and the wheels of this version with locks that
 name every package by its hash. Creates nothing in Google Cloud.
 """
@@ -177,9 +179,9 @@ def _write(packages: Mapping[str, bytes]) -> None:
 
 def _complete(options: InitOptions) -> InitOptions:
     """Return the options, with the user's answers if they name no model. Raises CommandRefusedError without a terminal."""
-    if options.model or options.like:
+    if options.model or options.like or options.source:
         return options
-    without = "No model. Pass --model ID, or --like STACK to copy a settings file."
+    without = "No model. Pass --model ID, --from FILE, or --like STACK to copy a settings file."
     model = answered("Model: E2B, E4B, 12B, 26B-A4B, 31B, or a Hugging Face id", "E2B", without_terminal=without)
     cheapest = "the cheapest"
     accelerator = options.accelerator or answered(

@@ -32,6 +32,14 @@ class InitOptions:
         str | None,
         Option("Copy the settings file of this stack, or of an example in examples/stacks.", metavar="STACK"),
     ] = None
+    source: Annotated[
+        Path | None,
+        Option(
+            "Take the vLLM server of a file, as gemma plan --from reads it. Its secrets are not written.",
+            flag="--from",
+            metavar="FILE",
+        ),
+    ] = None
     config: Annotated[
         Path | None,
         Option(

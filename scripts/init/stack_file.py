@@ -3,7 +3,7 @@
 import json
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from gemma_serving.cloud import hub
@@ -28,6 +28,7 @@ from gemma_serving.planning.solve.search import ServiceLimits, Solution, Solutio
 from gemma_serving.scripts.cli.command import print_progress, print_result, print_text
 from gemma_serving.scripts.init.init_options import DEFAULT_WORKLOAD, InitOptions
 from gemma_serving.scripts.plan.api import (
+    Pasted,
     StackFile,
     given_options,
     new_file,
@@ -50,7 +51,13 @@ def write_settings(options: InitOptions, *, first: Sequence[str] = (), also: Seq
     path = new_file(options.name, option="NAME", overwrite=options.force)
     replaced, provider = path.exists(), _provider(path, options)
     image: str | None = None
-    if options.like:
+    own: Pasted | None = None
+    if options.source:
+        from gemma_serving.scripts.init.pasted_stack import pasted_solution  # noqa: PLC0415 - only with --from
+
+        own, solution = pasted_solution(options)
+        image = _written(options, solution, provider, path.parent, own)
+    elif options.like:
         _copy(options, options.like, path)
     else:
         image = _solved_file(options, provider, path.parent)
@@ -75,14 +82,16 @@ def write_settings(options: InitOptions, *, first: Sequence[str] = (), also: Seq
             "start_s": round(planned.startup.ready_s),
             "findings": [finding.id for finding in planned.findings if finding.severity != "info"],
             "next": commands,
+            **({} if own is None else {"pasted": asdict(own)}),
         }
         print_text(json.dumps(report, allow_nan=False))
     else:
         wording = StackWording(deployment, options.name)
-        warnings = [finding_text(finding, wording) for finding in planned.findings if finding.severity == "warn"]
+        warnings = [finding_text(finding, wording) for finding in planned.findings if finding.severity != "info"]
         price = f"Price: ${planned.cost.usd_per_hour:.2f}/h in {', '.join(places)}."
         about = filter(None, (_converted(options, settings), image and f"Image: {image_words(image)}."))
-        for text in (f"Wrote {', '.join(files)}.", headline(planned), *about, price, *warnings):
+        read = () if own is None else own.listed()
+        for text in (f"Wrote {', '.join(files)}.", headline(planned), *about, price, *warnings, *read):
             print_result(text)
         print_text("\nNext:\n" + "".join(f"  {command}\n" for command in commands), end="")
     return ExitCode.DONE
@@ -111,14 +120,19 @@ def _copy_image(context: str | None, root: Path) -> Sequence[str]:
 
 def _solved_file(options: InitOptions, provider: str, root: Path) -> str | None:
     """Write the file of the best deployment, and return the image that it names. Raises PlanningError."""
-    found = _solved(options)
+    return _written(options, _solved(options), provider, root)
+
+
+def _written(options: InitOptions, found: Solution, provider: str, root: Path, own: Pasted | None = None) -> str | None:
+    """Write the file of a deployment, and return the image that it names."""
     model = options.model if options.config else found.served.checkpoint.id
-    revision, is_hidden = _revision(model, options)
+    revision, is_hidden = (own.revision, False) if own is not None and own.revision else _revision(model, options)
     file = StackFile(
         name=options.name,
         solution=found,
         limits=ServiceLimits(max_usd_per_hour=options.budget),
         revision=revision,
+        source=own.source if own is not None else "",
         own_model=(options.model, _inside(options.config, root)) if options.config else None,
         is_off_hub=is_hidden,
         email=options.email,

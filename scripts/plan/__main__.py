@@ -4,8 +4,8 @@ r"""Plan a deployment before it costs anything.
   gemma plan tpu-v6e1
   gemma plan --compare l4-12b-qat tpu-v6e1
   gemma plan tpu-v6e1 --live
-  gemma plan l4-qat --costs
-  gemma plan --model google/gemma-4-31B-it --accelerator H100
+  gemma plan --accelerator H100 -- vllm serve google/gemma-4-31B-it
+  gemma plan --from deployment.yaml
   gemma plan --model google/gemma-4-12B-it --compare
   gemma plan --solve --workload in=4000,out=500,users=32
 
@@ -17,15 +17,17 @@ import gc
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.quotas import Quotas
 from gemma_serving.planning.errors import PlanningError
 from gemma_serving.scripts.cli.command import Command, Effect, print_progress, print_result, print_text, run_command
-from gemma_serving.scripts.cli.options import JsonSwitch, Option, Rare, project_id
+from gemma_serving.scripts.cli.options import JsonSwitch, Option, Rare, parted_at_dashes, project_id
 from gemma_serving.scripts.plan.plan_options import (
     ComparisonOptions,
     GkeChoices,
@@ -52,6 +54,8 @@ _CONFLICTS: Final = (
     ("gke", "solve compare compile explain costs from-hub"),
     ("gcloud", "solve compare compile explain costs from-hub gke live"),
     ("live", "solve compare compile gke"),
+    ("from", "stack model solve gke gcloud live compile finding"),
+    ("line", "from stack model solve gke gcloud live compile finding"),
 )
 """An option, and those that it cannot be combined with."""
 _NEEDS: Final = (
@@ -76,6 +80,15 @@ class PlanOptions:
     solving: Solving
     judging: Judging
     gke: GkeChoices
+    source: Annotated[
+        Path | None,
+        Option(
+            "Plan the vLLM server of a manifest, a Dockerfile, a compose file or a script. A line follows --.",
+            flag="--from",
+            metavar="FILE",
+            person=True,
+        ),
+    ] = None
     write: Annotated[str | None, Rare("With --solve: create Pulumi.NAME.yaml.", metavar="NAME", person=True)] = None
     gcloud: Annotated[
         bool,
@@ -90,9 +103,11 @@ class PlanOptions:
     as_json: JsonSwitch = False
 
 
-def _plan(options: PlanOptions) -> ExitCode:
+def _plan(options: PlanOptions, line: Sequence[str] = ()) -> ExitCode:
     gc.disable()  # a plan ends within a second, and collections are 4% of it
     try:
+        if line or options.source:
+            return _pasted(options, line)
         if options.finding:
             return _explained(options)
         return _as_gcloud(options) if options.gcloud else _answered(options)
@@ -106,6 +121,34 @@ def _explained(options: PlanOptions) -> ExitCode:
     for other in sorted(_used(options)):
         raise PlanningError(f"--finding and {_typed(other)} cannot be combined.")
     return show_finding(options.finding or "", as_json=options.as_json)
+
+
+def _pasted(options: PlanOptions, line: Sequence[str]) -> ExitCode:
+    """Plan the server of a file or of a line. Without an accelerator, on each."""
+    from gemma_serving.scripts.plan.pasted_question import pasted
+
+    _check({*_used(options), *(["line"] if line else []), *(["finding"] if options.finding else [])})
+    found = pasted(options.source, line, options.question)
+    question = found.asked(options.question)
+    if options.comparison.compare is not None or not (question.accelerator or question.device):
+        from gemma_serving.scripts.plan.compare import compare
+
+        question = replace(question, image=options.question.image, vllm=options.question.vllm)
+        whole = options.comparison.compare is not None
+        beside = {"pasted": asdict(found)}
+        code = compare(question, options.comparison, as_json=options.as_json, whole=whole, beside=beside)
+    else:
+        planned = plan_of_question(replace(options, question=question))
+        if options.as_json:
+            print_text(json.dumps({**plan_object(planned), "pasted": asdict(found)}, indent=2, allow_nan=False))
+        else:
+            show_plan(planned)
+        code = verdict_of(planned)
+    if not options.as_json:
+        print_text("")
+        for sentence in found.lines(question):
+            print_result(sentence)
+    return code
 
 
 def _as_gcloud(options: PlanOptions) -> ExitCode:
@@ -287,6 +330,7 @@ def _used(options: PlanOptions) -> set[str]:
     """Return the options that the command line has, without `--json`."""
     groups = (options.question, options.comparison, options.solving, options.judging, options.gke)
     single = {name for name in ("write", "gcloud", "explain", "costs", "live") if getattr(options, name)}
+    single |= {"from"} if options.source else single
     return single | {name for group in groups for name in given_options(group)}
 
 
@@ -307,11 +351,11 @@ def _wrong(used: set[str]) -> Iterator[str]:
 
 
 def _typed(option: str) -> str:
-    return "STACK" if option == "stack" else f"--{option}"
+    return {"stack": "STACK", "line": "A line after --"}.get(option, f"--{option}")
 
 
 def _lacking(used: set[str]) -> Iterator[str]:
-    if not used.isdisjoint({"solve", "stack"}):
+    if not used.isdisjoint({"solve", "stack", "from", "line"}):
         return
     places = used & {"accelerator", "device"}
     if used.isdisjoint({"model", "config"}):
@@ -388,8 +432,12 @@ COMMAND: Final = Command(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code."""
-    return run_command(COMMAND, arguments)
+    """Run the command and return its exit code. The words after the first `--` are a line to plan."""
+    given = sys.argv[1:] if arguments is None else arguments
+    words, line = parted_at_dashes(given)
+    if not line or "prices" in words:
+        return run_command(COMMAND, given)
+    return run_command(replace(COMMAND, run=partial(_plan, line=line)), words)
 
 
 if __name__ == "__main__":

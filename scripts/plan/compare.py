@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace as replace_struct
 
@@ -25,8 +25,15 @@ Compared = tuple[Plan, str | None]
 """The plan on one accelerator, and its image if this project builds it."""
 
 
-def compare(question: Question, limits: ComparisonOptions, *, as_json: bool) -> ExitCode:
-    """Print the comparison. Return 0 if an accelerator meets the limits, otherwise 2. Raises PlanningError."""
+def compare(
+    question: Question,
+    limits: ComparisonOptions,
+    *,
+    as_json: bool,
+    whole: bool = True,
+    beside: Mapping[str, object] | None = None,
+) -> ExitCode:
+    """Print the comparison, as JSON with what stands beside it, or only what fits. Return 0 if one meets the limits, otherwise 2. Raises PlanningError."""
     if question.model is not None:
         refuse_absent(question.model)
     rows = _rows(question, limits)
@@ -38,9 +45,9 @@ def compare(question: Question, limits: ComparisonOptions, *, as_json: bool) -> 
             {**plan_json(one, wording), "image": image, "enough": _is_enough(one, limits)} for one, image in rows
         ]
         document = {"model": rows[0][0].model, "cheapest": chosen and chosen.accelerator, "rows": documents}
-        print_text(json.dumps(document, indent=2, allow_nan=False))
+        print_text(json.dumps({**document, **(beside or {})}, indent=2, allow_nan=False))
     else:
-        _show(rows, chosen, limits)
+        _show(rows if whole else [row for row in rows if row[0].fits] or rows, chosen, limits)
     return ExitCode.DONE if chosen else ExitCode.REFUSED
 
 

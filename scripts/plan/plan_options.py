@@ -100,8 +100,8 @@ class Solving:
     solve: Annotated[
         bool,
         Option(
-            "Search flex-start TPU VMs and Cloud Run GPUs for --workload. Narrow it with --model (an id or a family such as 12B), "
-            "--accelerator, and the options of --help --all."
+            "Search flex-start TPU VMs and Cloud Run GPUs for --workload. Narrow it with --model (an id, or 12B), --accelerator "
+            "and more options."
         ),
     ] = False
     max_ttft_s: Annotated[

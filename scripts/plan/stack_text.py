@@ -57,6 +57,8 @@ class StackFile:
     secrets_provider: str = ""
     own_model: tuple[str, str] | None = None
     """Id and `modelConfig` of a fine-tune that is served with the settings of the solution's model."""
+    source: str = ""
+    """File with the words of the server; empty for a search."""
     is_off_hub: bool = False
     """True if the hub does not show it, so its weights must be staged."""
 
@@ -144,9 +146,10 @@ def _head(file: StackFile) -> Iterator[str]:
     bought = "on demand" if resolved.deployment.tpu.forms[0].model == "standard" else "flex-start"
     slice_ = f"{chips}{'' if resolved.accelerator.devices == 1 else 's'}, {bought}"
     place = slice_ if resolved.is_tpu else f"Cloud Run with one {resolved.accelerator.name}"
-    yield (
-        f"{resolved.model_id} ({resolved.scheme.name}) on {place}: the cheapest deployment that gemma plan --solve found for this workload."
-    )
+    origin = "the cheapest deployment that gemma plan --solve found for this workload"
+    if file.source:
+        origin = f"the server of {file.source}"
+    yield f"{resolved.model_id} ({resolved.scheme.name}) on {place}: {origin}."
     asked = (
         ("TTFT {:g} s", limits.max_ttft_s),
         ("TPOT {:g} s", limits.max_tpot_s),

@@ -73,5 +73,6 @@ def test_usual_values_need_no_pydantic():
         "vllm.enforceEager": True,
     }
     assert all(reading._is_plain(set_keys()[key], value) for key, value in plain.items())
+    assert not reading._is_plain(set_keys()["vllm.gpuMemoryUtilization"], 0)
     wrong = {"vllm.maxModelLen": 0, "vllm.gpuMemoryUtilization": math.nan, "vllm.dtype": "int3", "vllm.blockSize": 17}
     assert not any(reading._is_plain(set_keys()[key], value) for key, value in wrong.items())

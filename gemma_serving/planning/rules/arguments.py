@@ -105,11 +105,11 @@ def _secret_argument(subject: Subject) -> RuleResult | None:
 @rule("ARG01")
 def _own_key(subject: Subject) -> RuleResult | None:
     read, options = extra_arguments(subject.resolved), subject.resolved.deployment.vllm
-    repeated = {one: owner for one in read if (owner := _owner(one, read, options))}
+    repeated = {one: owner for one in read if (owner := owner_of(one, read, options))}
     if not repeated:
         return None
     listed = dict.fromkeys(f"{argument.written} ({owner})" for argument, owner in repeated.items())
-    kept, (moved, lost) = kept_arguments(subject, tuple(repeated)), _moved(repeated, subject)
+    kept, (moved, lost) = kept_arguments(subject, tuple(repeated)), moved_values(repeated, options)
     ways = tuple(_moving(kept, moved, lost))
     return RuleResult(
         f"vllm.extraArgs has {number_of(len(repeated), 'argument')} for which a key exists: {', '.join(listed)}. vLLM will use "
@@ -124,7 +124,7 @@ def _ignored(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
     options = resolved.deployment.vllm
     read = extra_arguments(resolved)
-    found = [one for one in ignored_arguments(resolved) if not _owner(one, read, options)]
+    found = [one for one in ignored_arguments(resolved) if not owner_of(one, read, options)]
     changes: dict[str, object] = {}
     facts: list[str] = []
     if resolved.skips_compilation:
@@ -286,7 +286,7 @@ def kept_arguments(subject: Subject, dropped: Sequence[ServerArgument]) -> tuple
     return tuple(word for position, word in enumerate(words) if position not in gone)
 
 
-def _owner(argument: ServerArgument, read: Sequence[ServerArgument], options: VllmOptions) -> str:
+def owner_of(argument: ServerArgument, read: Sequence[ServerArgument], options: VllmOptions) -> str:
     """Return the field of the settings key that an argument among others belongs to; empty if it has none, or none that is set and excludes it."""
     flag = argument.name
     if flag in ON_BY_DEFAULT and not argument.is_off and options.enable_prefix_caching is not False:
@@ -310,7 +310,7 @@ def _is_set(option: VllmOption, options: VllmOptions) -> bool:
     return any(getattr(options, one.name) is not None for one in together)
 
 
-class _Moved(NamedTuple):
+class MovedValue(NamedTuple):
     """A value of arguments as the value of a field."""
 
     value: Any
@@ -318,9 +318,9 @@ class _Moved(NamedTuple):
     """The flags as written."""
 
 
-def _moved(repeated: Iterable[ServerArgument], subject: Subject) -> tuple[dict[str, _Moved], list[str]]:
+def moved_values(repeated: Iterable[ServerArgument], options: VllmOptions) -> tuple[dict[str, MovedValue], list[str]]:
     """Return the values of the arguments by field, and the flags of values that stay behind, which the option rejects or has in another form."""
-    found: dict[str, _Moved] = {}
+    found: dict[str, MovedValue] = {}
     lost: list[str] = []
     parts_last = sorted(repeated, key=lambda one: one.name in _PARTS)  # a part replaces that of the whole
     for argument in parts_last:
@@ -335,14 +335,14 @@ def _moved(repeated: Iterable[ServerArgument], subject: Subject) -> tuple[dict[s
             lost.append(argument.written)
             continue
         path = f"vllm.{option.name}"
-        given = getattr(subject.resolved.deployment.vllm, option.name) if argument.name in _PARTS else None
-        before = found.get(path, _Moved(given or {}, ()))
+        given = getattr(options, option.name) if argument.name in _PARTS else None
+        before = found.get(path, MovedValue(given or {}, ()))
         whole = {**before.value, **value} if option.kind is Mapping else value
-        found[path] = _Moved(whole, (*before.flags, argument.written))
+        found[path] = MovedValue(whole, (*before.flags, argument.written))
     return found, lost
 
 
-def _moving(kept: tuple[str, ...], moved: Mapping[str, _Moved], lost: Sequence[str]) -> Iterator[Remedy]:
+def _moving(kept: tuple[str, ...], moved: Mapping[str, MovedValue], lost: Sequence[str]) -> Iterator[Remedy]:
     """Yield the change that moves all values, those without one of them, and the one without any. Each names the flags whose value it drops."""
     for left in (set[str](), *({path} for path in moved if len(moved) > 1), {*moved}):
         gone = dict.fromkeys((*lost, *(flag for path in left for flag in moved[path].flags)))

@@ -138,7 +138,11 @@ def test_it_asks_for_model_and_accelerator(init, tmp_path, monkeypatch):
 
 
 def test_without_a_terminal_it_names_the_options(init, tmp_path):
-    assert init("chat") == (2, "", "init: No model. Pass --model ID, or --like STACK to copy a settings file.\n")
+    assert init("chat") == (
+        2,
+        "",
+        "init: No model. Pass --model ID, --from FILE, or --like STACK to copy a settings file.\n",
+    )
     assert files_in(tmp_path) == set()
 
 
