@@ -22,6 +22,7 @@ from gemma_serving.components.stored_secret import (
 )
 from gemma_serving.contracts.compile_cache import ARCHIVE_KEEP_DAYS
 from gemma_serving.contracts.labels import Ownership
+from gemma_serving.contracts.naming import ARCHIVE_KEY
 from gemma_serving.planning.cost.subject import Subject
 from gemma_serving.planning.settings.secrets import HF_TOKEN, KINDS, SecretKey, SecretKind
 from gemma_serving.stacks.google_project.bucket_conflict import require_free_bucket_name
@@ -192,7 +193,7 @@ def _archive_key(
 ) -> ArchiveKeySecret:
     """Return the key of archives."""
     value = pulumi.Output.secret(token_hex(_ARCHIVE_KEY_BYTES))
-    return ArchiveKeySecret("archive-key", _secret_args(context, "archive-key", value, readers), options)
+    return ArchiveKeySecret(ARCHIVE_KEY, _secret_args(context, ARCHIVE_KEY, value, readers), options)
 
 
 def _secret_args(

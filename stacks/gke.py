@@ -177,7 +177,7 @@ def _programs(settings: Settings) -> BucketMount | None:
     Google's manifests mount the bucket too ([GKS] of objects.yaml, ai-ml/vllm-tpu; kubernetes-sigs/wg-serving#48). The path can be a gs:// URI
     (vllm-project/tpu-inference#1554), but no public run shows that JAX then finds a program again (marin-community/marin#2318).
     """
-    if settings.tpu is None or not settings.archives_programs:
+    if settings.tpu is None or settings.tpu.compile_cache != "bucket":  # the default is that of a stack
         return None
     owner = (f"uid={settings.image.uid or 0}", f"gid={settings.image.gid or 0}")
     # JAX finds a program by a hash of all that it depends on, so the bucket's servers can share the folder. The agents of TPU VMs read others.

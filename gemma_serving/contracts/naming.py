@@ -4,6 +4,8 @@ import hashlib
 import re
 from dataclasses import dataclass
 
+ARCHIVE_KEY = "archive-key"
+"""End of the name of the secret that signs archives of compiled programs."""
 _STACK = re.compile(r"^[a-z]([a-z0-9-]{0,28}[a-z0-9])?$")
 
 

@@ -276,14 +276,16 @@ def show_plan(planned: PlannedQuestion) -> None:
     else:
         from gemma_serving.planning.planner import assumed_note, original_note
         from gemma_serving.planning.solve.faster_start import faster_start
+        from gemma_serving.planning.solve.stored_programs import stored_programs
         from gemma_serving.planning.solve.text_only_start import text_only_start
         from gemma_serving.scripts.plan.table import show  # rich takes longer to load than the plan
 
         faster = faster_start(planned.subject)
         named = text_only_start(planned.subject, wording) if faster is None else faster.text(wording)
+        starts = (stored_programs(planned.subject), named and f"Faster with {named}")
         assumed = "" if options.question.stack else assumed_note(planned.subject)
         note = " ".join(filter(None, (original_note(planned.subject), assumed)))
-        show(plan, wording, note, named)
+        show(plan, wording, note, tuple(filter(None, starts)))
 
 
 def plan_object(planned: PlannedQuestion) -> dict[str, object]:

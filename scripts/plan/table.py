@@ -39,8 +39,8 @@ _VERDICTS: Final = {
 }
 
 
-def show(plan: Plan, wording: Wording, note: str = "", faster: str = "") -> None:
-    """Print the plan on stdout, with a note about the model below the verdict, and a faster start below the start-up."""
+def show(plan: Plan, wording: Wording, note: str = "", starts: Sequence[str] = ()) -> None:
+    """Print the plan on stdout, with a note about the model below the verdict, and paragraphs about later and faster starts below the start-up."""
     console = screen(sys.stdout)
     if console.is_terminal:
         console.width = min(console.width, _MAX_WIDTH)
@@ -58,7 +58,7 @@ def show(plan: Plan, wording: Wording, note: str = "", faster: str = "") -> None
         paragraph(console, note)
     console.print()
     _memory(console, plan)
-    _startup(console, plan, faster)
+    _startup(console, plan, starts)
     _figures(console, plan)
     if plan.workload is not None:
         _workload(console, plan, plan.workload)
@@ -103,7 +103,7 @@ def _gib(size: float) -> str:
     return figure(size, CLOSE if size >= 1 else ROUGH)
 
 
-def _startup(console: Console, plan: Plan, faster: str) -> None:
+def _startup(console: Console, plan: Plan, starts: Sequence[str]) -> None:
     s = plan.known_startup
     if s is None:
         paragraph(console, f"Start-up: unknown (no public vLLM server on {plan.accelerator} was measured)")
@@ -134,8 +134,8 @@ def _startup(console: Console, plan: Plan, faster: str) -> None:
     _bar(console, parts, s.total_s, legend)
     without = ", none with the options of ARG05" if _ignores(plan) else ""
     paragraph(console, f"({behind_the_start(plan.accelerator)}{without})", prefix=_INDENT)
-    if faster:
-        paragraph(console, f"Faster with {faster}", prefix=_INDENT)
+    for text in starts:
+        paragraph(console, text, prefix=_INDENT)
     console.print()
 
 

@@ -124,6 +124,7 @@ def _pause(after: StackDescription, compiles: bool | None) -> str:
 def consequences(effect: StackEffect, after: StackDescription, *, compiles: bool | None) -> Iterator[str]:
     """Yield what happens to requests, and how long it takes. `compiles`: the compiled programs change; None if that is unknown."""
     start = after.figures[START]
+    first = f"{start}, each later one {after.later}" if after.later else start
     if effect == "restart":
         pause = _pause(after, compiles)
         yield f"Requests fail while the server restarts: about {pause}. Queued resource, node and address stay the same."
@@ -137,8 +138,8 @@ def consequences(effect: StackEffect, after: StackDescription, *, compiles: bool
             "Until then, both use GPU quota."
         )
     elif effect == "at risk":
-        yield f"If the capacity must be requested again, the first start takes {start} (planned)."
+        yield f"If the capacity must be requested again, the first start takes {first} (planned)."
     elif effect in {"capacity", "target", "service"}:
-        yield f"The first start takes {start} (planned)."
+        yield f"The first start takes {first} (planned)."
     elif effect == "update":
         yield "No requests are lost."

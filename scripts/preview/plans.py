@@ -63,6 +63,8 @@ class StackDescription(BaseModel):
     figures: dict[str, str] = {}
     recompile: str = ""
     """Duration of a restart in place that compiles again."""
+    later: str = ""
+    """Duration of each start but the first, which finds compiled programs in the bucket; empty if none are stored there."""
     findings: tuple[DescribedFinding, ...] = ()
     error: str | None = None
 
@@ -124,6 +126,7 @@ def _described(path: Path, stack: str, date: str) -> StackDescription:
         flags=flags_of(flags),
         environment=dict(planned.environment),
         figures=_figures(planned),
+        later=_later_start(planned),
         recompile=_UNKNOWN if planned.known_startup is None else duration(planned.known_startup.pause_s(compiles=True)),
         findings=tuple(
             DescribedFinding(
@@ -135,6 +138,11 @@ def _described(path: Path, stack: str, date: str) -> StackDescription:
             for one in planned.findings
         ),
     )
+
+
+def _later_start(planned: Plan) -> str:
+    start = planned.known_startup
+    return "" if start is None or start.cached_total_s is None else duration(start.cached_total_s)
 
 
 def _figures(planned: Plan) -> dict[str, str]:

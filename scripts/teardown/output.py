@@ -43,7 +43,7 @@ def text_of(receipt: Receipt) -> str:
     lines = [f"teardown: {name}{simulated}: {_deleted(receipt)} in {receipt.elapsed_s:.0f} s."]
     if receipt.reasons:
         lines.append(f"Reason: the stack exceeded {' and '.join(receipt.reasons)}.")
-    lines += _held(receipt)
+    lines += [*_first_start(receipt), *_held(receipt)]
     if receipt.clean:
         but = " except the retained ones below" if receipt.retained else ""
         lines.append(f"No leaked resources{but}: {_searched(receipt)}.")
@@ -56,6 +56,11 @@ def text_of(receipt: Receipt) -> str:
     lines += [f"Not deleted: {item.resource.kind} {item.resource.name}: {item.detail}" for item in failed]
     lines += [*receipt.unknown, *receipt.warnings, *foreign_sentences(receipt.foreign)]
     return "\n".join(lines)
+
+
+def _first_start(receipt: Receipt) -> Sequence[str]:
+    clause = receipt.first_start
+    return [f"{clause[:1].upper()}{clause[1:]}."] if clause else ()
 
 
 def _held(receipt: Receipt) -> Sequence[str]:
@@ -123,7 +128,7 @@ def _would_delete(receipt: Receipt) -> str:
     is_one = receipt.stack and receipt.leaked and not any(map(has_price, receipt.leaked))
     what = [found_sentence(receipt.leaked)] if is_one else []
     lines = [f"{name}: {_verdict(receipt)}", *what, *_stacks(receipt.leaked), *_costs(receipt.spent)]
-    lines += [*_held(receipt), *(f"Retained: {item.text}" for item in receipt.retained)]
+    lines += [*_first_start(receipt), *_held(receipt), *(f"Retained: {item.text}" for item in receipt.retained)]
     lines += [
         *receipt.unknown,
         *receipt.warnings,

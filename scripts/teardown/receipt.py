@@ -10,11 +10,13 @@ from typing import Final
 
 from gemma_serving.cloud.deletion import DeletedResource
 from gemma_serving.cloud.google_api import GoogleApi, GoogleListError
+from gemma_serving.cloud.kinds import SECRET
 from gemma_serving.cloud.simulated import is_simulated
 from gemma_serving.cloud.spending import StackSpending
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.contracts.memory import write_private
+from gemma_serving.contracts.naming import ARCHIVE_KEY
 from gemma_serving.contracts.search_results import FoundResource, Inventory
 from gemma_serving.planning.data.prices import price_words
 from gemma_serving.planning.units import GIB
@@ -91,6 +93,12 @@ class Receipt:
     dry_run: bool
 
     @property
+    def first_start(self) -> str:
+        """What the teardown means for compiled programs, as a clause; empty without any."""
+        found = [item for search in self.searches for item in search.found]
+        return first_start([item for item in found if item not in self.left], retains_bucket=bool(self.retained))
+
+    @property
     def clean(self) -> bool:
         """True if every check succeeded and no resource is left, except what only Google holds at no cost."""
         return not (self.state or self.leaked or self.unknown or self.interrupted)
@@ -133,6 +141,7 @@ class Receipt:
             ],
             "unknown": list(self.unknown),
             "warnings": list(self.warnings),
+            "compiled_programs": self.first_start,
             "reasons": list(self.reasons),
             "clean": self.clean,
             "dry_run": self.dry_run,
@@ -173,6 +182,18 @@ class Receipt:
         target.parent.mkdir(parents=True, exist_ok=True)
         write_private(target, f"{json.dumps(self.to_json(), indent=2)}\n")
         return target
+
+
+def first_start(deleted: Sequence[FoundResource], *, retains_bucket: bool) -> str:
+    """Return that compiled programs end with the key that signs their archives, as a clause; empty if it is not deleted."""
+    if not any(item.kind == SECRET and item.name.endswith(f"-{ARCHIVE_KEY}") for item in deleted):
+        return ""
+    what = (
+        "compiled programs in the retained bucket are ignored without their key"
+        if retains_bucket
+        else "compiled programs go too"
+    )
+    return f"{what}: the next start is a first one"
 
 
 def resource_json(item: FoundResource, now: datetime, spent: Sequence[StackSpending]) -> dict[str, object]:

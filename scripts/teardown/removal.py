@@ -49,7 +49,7 @@ from gemma_serving.scripts.stack.held_networks import held_network
 from gemma_serving.scripts.stack.labelled import SearchedStacks, search_stacks, searched_stacks, unstated
 from gemma_serving.scripts.teardown import pending
 from gemma_serving.scripts.teardown.output import foreign_sentences, named, progress, resource_counts, show, text_of
-from gemma_serving.scripts.teardown.receipt import Receipt, ReceiptError, RetainedBucket, retained_bucket
+from gemma_serving.scripts.teardown.receipt import Receipt, ReceiptError, RetainedBucket, first_start, retained_bucket
 from gemma_serving.scripts.teardown.teardown_options import TeardownOptions
 
 _DECLINED: Final = "Cancelled. Nothing was deleted."
@@ -257,7 +257,7 @@ class Teardown:
         project = f"of the Pulumi project {self.known.pulumi_project}"
         name = f"stack {self.options.stack} {project}" if self.options.stack else f"all stacks {project}"
         only_state = f"{number_of(count, 'resource')} of the state, none of which was found in Google Cloud"
-        resources = f"{resource_counts(others)} in Google Cloud{named(others)}" if others else only_state
+        resources = f"{resource_counts(others)} in Google Cloud{self._named(others)}" if others else only_state
         is_own = self.known.pulumi_project == PRODUCT
         how = "Pass --yes to confirm." if is_own else "Run the command in a terminal to confirm."
         confirm(
@@ -305,8 +305,13 @@ class Teardown:
         """Return that no state of this backend has these resources, as a sentence."""
         return (
             f"No state of this backend has {resource_counts(found)} with the labels of stack {self.options.stack} of the Pulumi project "
-            f"{self.known.pulumi_project}, so another folder may have made them{named(found)}."
+            f"{self.known.pulumi_project}, so another folder may have made them{self._named(found)}."
         )
+
+    def _named(self, found: Sequence[FoundResource]) -> str:
+        """Return the end of a sentence about what is deleted: what costs money or holds data, and what ends with it."""
+        ends = first_start(found, retains_bucket=bool(self.retained))
+        return f"{named(found)}; {ends}" if ends else named(found)
 
     @property
     def _stated_count(self) -> int:

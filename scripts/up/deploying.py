@@ -130,13 +130,15 @@ def deploy(facts: StackFacts, settings: Settings, request: UpRequest) -> ExitCod
     except KeyboardInterrupt:
         print_progress("up", f"interrupted. Run `gemma up {stack}` again to continue. {_exists_after_interrupt(stack)}")
         return ExitCode.INTERRUPTED
-    request.show(headline(stack, changes), [done, *_after(stack, changes)], document, plan)
+    request.show(headline(stack, changes), [done, *_after(stack, changes, settings)], document, plan)
     return ExitCode.DONE
 
 
-def _after(stack: str, changes: Sequence[ResourceChange]) -> Sequence[str]:
+def _after(stack: str, changes: Sequence[ResourceChange], settings: Settings) -> Sequence[str]:
     """Return what follows a deployment: the commands to use the server, or to stage weights in a new bucket."""
-    if any(change.type == BUCKET_TYPE and change.op in {"create", "replace"} for change in changes):
+    if settings.weights == "bucket" and any(
+        change.type == BUCKET_TYPE and change.op in {"create", "replace"} for change in changes
+    ):
         return ["The bucket of the weights is new and empty.", f"Next: gemma stage_model {stack}"]
     return next_lines(stack)
 

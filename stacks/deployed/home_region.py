@@ -1,6 +1,6 @@
 """The home region of a stack: that of its bucket, its first image repository and, on Cloud Run, its service.
 
-It is the first region of the settings at the first deployment. It stays while a move would replace a service or a bucket with weights, or
+It is the first region of the settings at the first deployment. It stays while a move would replace a service or a bucket, or
 restart the server of a machine, whose document names the image in that repository.
 """
 
@@ -29,9 +29,10 @@ def home_region(settings: Settings, stack: str, resources: Resources) -> str:
     A TPU VM is moved by another project only; the provider judges its zone.
     """
     service = _place(resources, SERVICE_TYPE, "vllm") if settings.cloud_run is not None else None
-    own_bucket = settings.weights == "bucket" and settings.bucket.existing is None
+    own_bucket = settings.uses_bucket and settings.bucket.existing is None
     bucket = _place(resources, BUCKET_TYPE, "models") if own_bucket else None
-    held = {"service": service, "bucket with the weights": bucket, "TPU VM": _other_project(settings, resources)}
+    weights = bucket if settings.weights == "bucket" else None
+    held = {"service": service, "bucket with the weights": weights, "TPU VM": _other_project(settings, resources)}
     moved = {
         noun: place
         for noun, place in held.items()

@@ -1,11 +1,12 @@
-"""Keep the start of a deployed service: a default that has changed since then does not change the service. Only a failed start is repeated."""
+"""Keep the start of a deployed server: a default that has changed since then does not change the server. Only a failed start is repeated."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
+from gemma_serving.contracts.compile_cache import ARCHIVE_METADATA_KEY
 from gemma_serving.contracts.fields import as_mapping, as_sequence
-from gemma_serving.contracts.resource_types import SERVICE_TYPE
+from gemma_serving.contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.stacks.deployed.home_region import Resources
 
@@ -22,11 +23,15 @@ NEW_NETWORK: Final = (
 
 
 def with_deployed_start(settings: Settings, resources: Resources) -> Settings:
-    """Return the settings with what the deployed service has for `cloudRun.directVpc` and `cloudRun.compileCache`, if they set neither value.
+    """Return the settings with what the deployed server has for `compileCache` and `cloudRun.directVpc`, if they do not set the value.
 
-    `resources`: those of the stack's own state.
+    `resources`: those of the stack's own state. A TPU VM whose run ended is in it, too.
     """
-    run, template = settings.cloud_run, as_mapping(_deployed_service(resources).get("template"))
+    tpu, capacity = settings.tpu, _deployed(resources, CAPACITY_TYPE)
+    if tpu is not None and capacity and tpu.compile_cache is None:
+        has_archive = ARCHIVE_METADATA_KEY in as_mapping(capacity.get("metadata"))
+        return replace(settings, tpu=replace(tpu, compile_cache="bucket" if has_archive else "machine"))
+    run, template = settings.cloud_run, as_mapping(_deployed(resources, SERVICE_TYPE).get("template"))
     if run is None or not template:
         return settings
     volumes = {as_mapping(each).get("name") for each in as_sequence(template.get("volumes"))}
@@ -40,7 +45,7 @@ def with_deployed_start(settings: Settings, resources: Resources) -> Settings:
 
 def annotations_of(resources: Resources) -> Mapping[str, str]:
     """Return the annotations of the service's next revision: the deployed ones, with the newest revision if the service failed."""
-    service = _deployed_service(resources)
+    service = _deployed(resources, SERVICE_TYPE)
     kept = {
         key: str(value) for key, value in as_mapping(as_mapping(service.get("template")).get("annotations")).items()
     }
@@ -52,28 +57,32 @@ def annotations_of(resources: Resources) -> Mapping[str, str]:
 
 
 def start_lines(by_file: Settings, kept: Settings, resources: Resources, stack: str) -> Iterator[str]:
-    """Yield what a new network means, or a line for each value that the deployed service keeps and that differs from the default.
+    """Yield what a new network means, or a line for each value that the deployed server keeps and that differs from the default.
 
-    `kept`: the settings with the service's values.
+    `kept`: the settings with the server's values.
     """
-    before, after = by_file.service, kept.service
-    if before is None or after is None:
-        return
-    if not _deployed_service(resources):
-        if after.direct_vpc:
+    service = kept.service
+    if service is not None and not _deployed(resources, SERVICE_TYPE):
+        if service.direct_vpc:
             yield NEW_NETWORK
         return
-    for key, default, value in (
-        ("directVpc", before.direct_vpc, after.direct_vpc),
-        ("compileCache", before.compile_cache, after.compile_cache),
-    ):
-        if default != value:
-            wanted = str(default).lower()
-            command = f"pulumi config set --path gemma-serving:cloudRun.{key} {wanted} --stack {stack}"
-            yield f"The service keeps cloudRun.{key}: {str(value).lower()}, which the file does not set; the default is now {wanted}: `{command}`."
+    noun, defaults = "TPU VM" if service is None else "service", _values(by_file)
+    for key, value in _values(kept).items():
+        if value != defaults[key]:
+            wanted = str(defaults[key]).lower()
+            command = f"pulumi config set --path gemma-serving:{key} {wanted} --stack {stack}"
+            yield f"The {noun} keeps {key}: {str(value).lower()}, which the file does not set; the default is now {wanted}: `{command}`."
 
 
-def _deployed_service(resources: Resources) -> Mapping[str, object]:
-    """Return the outputs of the deployed service; empty without one."""
-    services = (as_mapping(each) for each in resources.values() if as_mapping(each).get("type") == SERVICE_TYPE)
-    return next((as_mapping(each.get("outputs")) for each in services), as_mapping(None))
+def _values(settings: Settings) -> Mapping[str, object]:
+    """Return by its key what a deployed server keeps."""
+    run, tpu = settings.service, settings.capacity
+    if run is not None:
+        return {"cloudRun.directVpc": run.direct_vpc, "cloudRun.compileCache": run.compile_cache}
+    return {} if tpu is None else {"tpu.compileCache": tpu.compile_cache}
+
+
+def _deployed(resources: Resources, type_: str) -> Mapping[str, object]:
+    """Return the outputs of the deployed resource of a type; empty without one."""
+    found = (as_mapping(each) for each in resources.values() if as_mapping(each).get("type") == type_)
+    return next((as_mapping(each.get("outputs")) for each in found), as_mapping(None))

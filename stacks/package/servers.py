@@ -113,6 +113,8 @@ def _context(component: str, given: ServerInputs, target: str, stated: Mapping[s
         values["bucket"] = {**as_mapping(stated.get("bucket")), "existing": known}
     if isinstance(given, CloudRunServerInputs) and given.network is not None and block in stated:
         values[block] = {"directVpc": True, **as_mapping(stated[block])}
+    if isinstance(given, TpuServerInputs) and block in stated:
+        values[block] = {"compileCache": "machine", **as_mapping(stated[block])}
     settings = read_inputs(Settings, values, component, [*_problems(given, block, stated)])
     deployment = to_deployment(settings, today=today())
     subject = examine(deployment)

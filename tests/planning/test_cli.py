@@ -106,7 +106,7 @@ def test_a_tpu_has_no_startup_probe_and_two_pauses_and_a_service_has_a_probe(run
 
     assert (
         start("tpu-v6e1")
-        == "Start-up: about 12 min (10 to 14); in-place restart 5 min 4 s, 9 min 13 s if a flag compiles again"
+        == "Start-up: about 12 min (10 to 14); each later one about 7 min 34 s; in-place restart 5 min 4 s, 9 min 13 s if a flag compiles again"
     )
     assert "each later one about 2 min 39 s; a startup probe needs at least 6 min;" in start("l4-12b-qat")
 

@@ -1,5 +1,6 @@
 """Start-up: what is compiled, what a restart keeps, and how close the planner comes to boots that it was not made from."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,9 @@ from gemma_serving.planning.data.overheads import CONSTANTS, IMAGE_DOWNLOAD_GB, 
 from gemma_serving.planning.machine.devices import parse_device
 from gemma_serving.planning.planner import plan
 from gemma_serving.planning.question.types import StartupPlan
+from gemma_serving.planning.settings.bucket import BucketSettings
 from gemma_serving.planning.settings.deployment import Deployment
+from gemma_serving.planning.settings.tpu import CompileCache
 from gemma_serving.planning.settings.vllm_args import VllmOptions
 from gemma_serving.planning.speed.side_by_side import SharedUse, together_s
 from gemma_serving.planning.units import from_gib
@@ -96,6 +99,44 @@ def test_the_process_of_each_gpu_fetches_all_weights_without_a_cache(mode: str, 
 
 def kept(cache: str) -> StartupPlan:
     return plan(replace(TPU, tpu=tpu_block(compile_cache=cache))).startup  # pyright: ignore[reportArgumentType]
+
+
+ENDS = {
+    "flex-start": ("flex-start", None),
+    "an order with spot": (("standard", "spot"), None),
+    "a run limit": ("standard", 7_200),
+    "on demand": ("standard", None),
+    "a reservation": ("reservation", None),
+}
+"""Provisioning and run limit of a TPU VM that Google ends, and of one that stays."""
+
+
+@pytest.mark.parametrize("form", ENDS)
+@pytest.mark.parametrize("existing", [None, "their-models"])
+@pytest.mark.parametrize("written", [None, "machine", "bucket", "off"])
+def test_a_tpu_vm_that_google_ends_archives_its_programs_in_the_stacks_own_bucket(
+    form: str, existing: str | None, written: CompileCache | None
+):
+    forms, run_s = ENDS[form]
+    block = tpu_block(
+        provisioning=(forms,) if isinstance(forms, str) else forms,
+        max_run_duration_s=run_s,
+        reservation="mine" if form == "a reservation" else None,
+        compile_cache=written,
+    )
+    ends = form not in {"on demand", "a reservation"}
+    value = written or ("bucket" if ends and existing is None else "machine")
+    assert block.with_defaults(has_own_bucket=existing is None) == dataclasses.replace(block, compile_cache=value)
+    start = plan(replace(TPU, tpu=block, bucket=BucketSettings(existing=existing))).startup
+    archived, found = kept("bucket"), (start.total_s, start.cached_total_s, start.node_replacement_s, start.restart_s)
+    assert found[0] == archived.total_s
+    if value == "bucket":
+        assert found == (archived.total_s, archived.cached_total_s, archived.node_replacement_s, archived.restart_s)
+        saved_s = start.compile_s * (1 - constant("XLA_CACHED_FACTOR"))
+        assert start.total_s - (start.cached_total_s or 0) == pytest.approx(saved_s)
+        assert start.node_replacement_s == pytest.approx((start.cached_total_s or 0) + constant("VM_BOOT_S"))
+    else:
+        assert (start.cached_total_s, start.node_replacement_s) == (None, kept(value).node_replacement_s)
 
 
 def test_each_way_to_start_again_has_its_time_on_a_machine():

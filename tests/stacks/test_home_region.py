@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from gemma_serving.contracts.compile_cache import ARCHIVE_METADATA_KEY
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
 from gemma_serving.contracts.settings_files import settings_file
@@ -53,7 +54,9 @@ STAGED = {**TPU, "weights": "bucket"}
         ("tpu-v6e1", TPU, {"image": "us-east5", "machine": None}, "us-east5"),
         ("tpu-v6e1", {"tpu.zones": ["europe-west4-a"]}, {"image": "us-east5", "machine": None}, "us-east5"),
         ("tpu-v6e1", STAGED, {"bucket": "US-EAST5", "image": "us-east5"}, "us-east5"),
-        ("tpu-v6e1", TPU, {"bucket": "US-EAST5"}, "europe-west4"),
+        ("tpu-v6e1", TPU, {"bucket": "US-EAST5"}, "us-east5"),
+        ("tpu-v6e1", {"tpu.zones": ["europe-west4-a"]}, {"bucket": "US-EAST5"}, "us-east5"),
+        ("tpu-v6e1", {**TPU, "tpu.compileCache": "machine"}, {"bucket": "US-EAST5"}, "europe-west4"),
     ],
 )
 def test_the_home_region_stays_while_a_move_costs_weights_or_a_restart(stack, changes, found, home):
@@ -157,6 +160,30 @@ def test_a_deployed_service_keeps_its_start_unless_the_file_sets_another(changes
     asked = {f"cloudRun.{key}": {"true": True, "false": False}.get(value, value) for key, value in named}
     moved = with_deployed_start(settings("l4-qat", **changes, **asked), resources).service
     assert (moved.direct_vpc, moved.compile_cache) == (by_file.service.direct_vpc, by_file.service.compile_cache)
+
+
+def machine_with(*keys):
+    urn = f"urn:pulumi:x::gemma-serving::{CAPACITY_TYPE}::capacity"
+    return {urn: {"type": CAPACITY_TYPE, "outputs": {"metadata": dict.fromkeys(("startup-script", *keys), "x")}}}
+
+
+@pytest.mark.parametrize("kept", [None, "machine", "bucket"])
+@pytest.mark.parametrize("written", [None, "machine", "bucket", "off"])
+@pytest.mark.parametrize("existing", [None, "their-models"])
+def test_a_deployed_tpu_vm_keeps_where_its_programs_are_unless_the_file_sets_it(kept, written, existing):
+    """The state of a machine has the archive's metadata. A default that has changed since then adds no bucket, key or grant."""
+    changes = {"tpu.compileCache": written} if written else {}
+    by_file = settings("tpu-v6e1", **changes, **({"bucket.existing": existing} if existing else {}))
+    keys = {"bucket": [ARCHIVE_METADATA_KEY]}.get(kept, [])
+    resources = {} if kept is None else machine_with(*keys)
+    found = with_deployed_start(by_file, resources)
+    default = by_file.capacity.compile_cache
+    value = found.capacity.compile_cache
+    assert value == (written or kept or default)
+    lines = list(start_lines(by_file, found, resources, "x"))
+    command = f"`pulumi config set --path gemma-serving:tpu.compileCache {default} --stack x`"
+    said = f"The TPU VM keeps tpu.compileCache: {value}, which the file does not set; the default is now {default}: {command}."
+    assert lines == ([said] if value != default else [])
 
 
 def test_only_a_service_that_failed_gets_another_revision_without_a_change():

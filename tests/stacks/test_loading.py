@@ -148,12 +148,18 @@ def test_a_folder_of_a_bucket_has_no_slashes_at_its_ends(written, folder):
 
 @pytest.mark.parametrize(
     ("cache", "weights", "has_bucket"),
-    [("machine", "hub", False), ("bucket", "hub", True), ("machine", "bucket", True), ("off", "hub", False)],
+    [
+        ("machine", "hub", False),
+        ("bucket", "hub", True),
+        ("machine", "bucket", True),
+        ("off", "hub", False),
+        (None, "hub", True),
+    ],
 )
 def test_an_archive_needs_a_bucket_whatever_the_weights(cache, weights, has_bucket):
     values = changed("tpu-v6e4", {"tpu.compileCache": cache, "weights": weights})
     settings = load(values)
-    assert (settings.uses_bucket, settings.archives_programs) == (has_bucket, cache == "bucket")
+    assert (settings.uses_bucket, settings.archives_programs) == (has_bucket, cache in {"bucket", None})
 
 
 def test_the_engines_configuration_and_the_file_mean_the_same(monkeypatch):

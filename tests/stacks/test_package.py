@@ -13,6 +13,7 @@ import yaml
 from pulumi.errors import InputPropertiesError
 from pulumi.output import Unknown
 
+from gemma_serving.contracts.compile_cache import ARCHIVE_METADATA_KEY
 from gemma_serving.stacks import schema as settings
 from gemma_serving.stacks.package import schema
 from gemma_serving.stacks.package.constructing import construct as construct_component
@@ -367,6 +368,8 @@ def test_a_tpu_server_is_the_one_of_a_stack_with_the_same_settings(construct, de
     kept, made = (one.one("gcp-tpu:index:QueuedResource").inputs for one in (stack, ours))
     document = [json.loads(one["metadata"].pop("gemma-serving-document")) for one in (kept, made)]
     images = [one.pop("image").rpartition("@")[2] for one in document]
+    archives = [ARCHIVE_METADATA_KEY in one["metadata"] for one in (kept, made)]
+    assert archives == [True, False], "only a stack declares the bucket and the key of archives"
     assert document[0] == document[1]
     assert images[0] == images[1]
     differ = {key for key in kept if kept[key] != made.get(key)}

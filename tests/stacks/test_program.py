@@ -98,15 +98,15 @@ def servers_text(recorder):
 
 IN_A_BUCKET = {"l4-qat", "l4-qat-002", "l4-12b-qat"}
 """Stacks whose servers download nothing from the hub."""
-SCALE_TO_ZERO = {"l4-qat", "l4-12b-qat", "l4-12b-qat-mtp", "l4-e2b-lora", "rtx6000-31b"}
-"""Stacks whose service keeps compiled graphs in the bucket, signed with a key."""
+ARCHIVING = {*STACKS} - {"l4-qat-002"}
+"""Stacks whose servers keep compiled programs in the bucket, signed with a key: all TPUs, and the services that scale to zero."""
 
 
 @pytest.mark.parametrize("stack", STACKS)
 def test_secrets_reach_the_server_by_version_and_scripts_by_reference(with_more, stack):
     recorder = with_more.recorder
     grants = {grant.inputs["secretId"] for grant in recorder.all("secretIamMember")}
-    own = {"gemma-x-api-key", "gemma-x-archive-key"} if stack in SCALE_TO_ZERO else {"gemma-x-api-key"}
+    own = {"gemma-x-api-key", "gemma-x-archive-key"} if stack in ARCHIVING else {"gemma-x-api-key"}
     assert {secret.inputs["secretId"] for secret in recorder.all("secretmanager/secret:Secret")} == own
     assert grants == (own if stack in IN_A_BUCKET else {"token", *own})
     server = json.dumps(

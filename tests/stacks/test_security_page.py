@@ -58,12 +58,12 @@ class Case:
     beyond: dict
 
 
+ON_MACHINE = {"tpu.compileCache": "machine"}
+
 CASES = {
-    "`weights: bucket`": Case("tpu-v6e1", {"weights": "bucket"}, {}),
-    "`compileCache: bucket`": Case(
-        "tpu-v6e1", {"weights": "bucket", "tpu.compileCache": "bucket"}, {"weights": "bucket"}
-    ),
-    "`hfToken`, `apiKey`": Case("tpu-v6e1", {"apiKey": "canary-0123456789"}, {}),
+    "`weights: bucket`": Case("tpu-v6e1", {"weights": "bucket", **ON_MACHINE}, ON_MACHINE),
+    "`compileCache: bucket`": Case("tpu-v6e1", {}, ON_MACHINE),
+    "`hfToken`, `apiKey`": Case("tpu-v6e1", {"apiKey": "canary-0123456789", **ON_MACHINE}, ON_MACHINE),
     "`dockerHub`": Case("l4-qat", {"dockerHub": {"username": "someone", "tokenSecret": SECRET}}, {}),
     "`cloudRun.invokers`": Case("l4-qat", {"cloudRun.invokers": [INVOKER]}, {}),
     "`cloudRun.public`": Case("l4-qat", {"cloudRun.public": True, "acceptFindings": ["SEC02"]}, {}),
@@ -144,7 +144,7 @@ def listed():
 
 def test_the_page_names_each_role_that_a_stack_grants_and_no_other(granted, subtests):
     page = listed()
-    as_written = {stack: granted(stack, {}) for stack in STACKS}
+    as_written = {stack: granted(stack, ON_MACHINE if stack.startswith("tpu") else {}) for stack in STACKS}
     every = set.intersection(*as_written.values())
     on_tpu = set.intersection(*(found for stack, found in as_written.items() if stack.startswith("tpu"))) - every
     computed = {"every stack": every, "TPU": on_tpu}
@@ -171,8 +171,20 @@ def test_the_pages_say_when_programs_are_archived_by_default(page):
         changes = {"cloudRun.minInstances": least, "weights": weights, "bucket": bucket}
         settings = from_values(changed("l4-12b-qat", changes), project=PROJECT, origin="Pulumi.x.yaml")
         assert settings.archives_programs == (least == 0 and weights == "bucket" and not bucket)
-    on_tpu = from_values(changed("tpu-v6e1", {"weights": "bucket"}), project=PROJECT, origin="Pulumi.x.yaml")
-    assert not on_tpu.archives_programs
+
+
+ON_TPU = "the default with flex-start, spot or `maxRunDuration` and without `bucket.existing`"
+"""The same for a TPU VM."""
+
+
+@pytest.mark.parametrize("page", ["SECURITY.md", "docs/authors/signed-archives.md", "docs/tpu-advanced.md"])
+def test_the_pages_say_when_a_tpu_vm_archives_programs_by_default(page):
+    assert ON_TPU in (ROOT / page).read_text()
+    forms = {"flex-start": True, "spot": True, "standard": False}
+    for (form, ends), limit, bucket in product(forms.items(), (None, "2h"), ({}, {"existing": "theirs"})):
+        changes = {"tpu.provisioning": form, "tpu.maxRunDuration": limit, "bucket": bucket}
+        settings = from_values(changed("tpu-v6e1", changes), project=PROJECT, origin="Pulumi.x.yaml")
+        assert settings.archives_programs == ((ends or limit is not None) and not bucket)
 
 
 LISTENS = {

@@ -15,6 +15,7 @@ from gemma_serving.planning.cost.subject import Subject
 from gemma_serving.planning.data.overheads import constant
 from gemma_serving.planning.data.prices import Price
 from gemma_serving.planning.machine.hardware import MIN_BOOT_DISK_GB
+from gemma_serving.planning.memory.budget import program_memory
 from gemma_serving.planning.memory.host_memory import keeps_graphs, parts_bytes
 from gemma_serving.planning.memory.speculation import drafter_bytes
 from gemma_serving.planning.question.hub_files import hub_files
@@ -104,7 +105,7 @@ def idle_text(subject: Subject) -> str:
 
 
 def usual_start_s(startup: StartupPlan) -> float:
-    """Return the seconds of every start except the first: with compiled graphs from the bucket, if they are stored there."""
+    """Return the seconds of every start except the first: with compiled graphs or programs from the bucket, if they are stored there."""
     return startup.total_s if startup.cached_total_s is None else startup.cached_total_s
 
 
@@ -208,10 +209,7 @@ def _stored(subject: Subject) -> Iterator[BillPart]:
     if resolved.weights_mode in _BUCKET_MODES:
         price = book.price("bucket_usd_per_gib_month", home)
         yield _part(f"bucket{f' in {home}' if home else ''}", gib, "GiB-month", "month", price)
-        away = [(book.between_regions(home, region), region) for region in regions if home and region != home]
-        if away:
-            price, region = max(away, key=lambda one: one[0].usd)
-            yield _part(f"weights from {home} to {region}", gib, "GiB", "start", price)
+        yield from _between_regions(resolved, "weights", gib, home)
     image_gib = IMAGE_GIB + (gib if resolved.weights_mode == "image" else 0)
     copies = 1 if _others_pull_upstream(resolved) else max(len(regions), 1)
     name = f"image repository, {copies} regions" if copies > 1 else "image repository"
@@ -222,6 +220,32 @@ def _stored(subject: Subject) -> Iterator[BillPart]:
         yield _part("compiled graphs in the bucket", constant("GRAPH_CACHE_GIB"), "GiB-month", "month", price)
     if resolved.weights_mode == "hub":
         yield _part("secret", 1, "version-month", "month", book.price("secret_usd_per_version_month"))
+    yield from archive_parts(resolved)
+
+
+def archive_parts(resolved: Resolved) -> Iterator[BillPart]:
+    """Yield the archive of a TPU VM's compiled programs: storage, the key that signs it, and its transfer to another region; none without one.
+
+    Its size is assumed: the code of the programs on one device, uncompressed.
+    """
+    if resolved.platform != "tpu-vm" or resolved.capacity.compile_cache != "bucket":
+        return
+    regions, book, gib = regions_of(resolved), resolved.prices, program_memory(resolved).code_gib
+    home = resolved.deployment.bucket.region or (regions[0] if regions else None)
+    price = book.price("bucket_usd_per_gib_month", home)
+    yield _part("compiled programs in the bucket", gib, "GiB-month", "month", price)
+    key_price = book.price("secret_usd_per_version_month")
+    yield _part("key of the compiled programs", 1, "version-month", "month", key_price)
+    yield from _between_regions(resolved, "compiled programs", gib, home)
+
+
+def _between_regions(resolved: Resolved, what: str, gib: float, home: str | None) -> Iterator[BillPart]:
+    """Yield the transfer from the bucket to the region to which it costs most; none if all zones are in the bucket's region."""
+    others = [region for region in regions_of(resolved) if home and region != home]
+    away = [(resolved.prices.between_regions(home or "", region), region) for region in others]
+    if away:
+        price, region = max(away, key=lambda one: one[0].usd)
+        yield _part(f"{what} from {home} to {region}", gib, "GiB", "start", price)
 
 
 def observability_parts(subject: Subject, *, collects: bool | None = None) -> Iterator[BillPart]:

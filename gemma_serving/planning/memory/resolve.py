@@ -113,6 +113,7 @@ def filled_in(deployment: Deployment) -> Resolved:
             has_own_bucket=deployment.bucket.existing is None,
             fetches_media=bool(deployment.vllm.allowed_media_domains),
         ),
+        capacity=deployment.tpu.with_defaults(has_own_bucket=deployment.bucket.existing is None),
         prices=deployment.price_book or LIST_PRICES,
         drafter=drafter_of(options, deployment.draft_spec),
     )

@@ -13,6 +13,7 @@ from gemma_serving.planning.model.spec import ModelSpec
 from gemma_serving.planning.question.drafters import named_drafter
 from gemma_serving.planning.settings.cloud_run import CloudRunSettings
 from gemma_serving.planning.settings.deployment import Deployment, Platform, WeightsMode
+from gemma_serving.planning.settings.tpu import TpuSettings
 from gemma_serving.planning.settings.vllm_args import VllmOptions
 
 Runtime = Literal["cuda", "tpu-jax", "tpu-torch"]
@@ -53,6 +54,8 @@ class Resolved(Struct, frozen=True, kw_only=True):
     weights_mode: WeightsMode
     service: CloudRunSettings
     """The block of the Cloud Run service with its defaults; an empty one on other platforms."""
+    capacity: TpuSettings
+    """The block of the TPU with its defaults; an empty one on other platforms."""
     prices: PriceBook
     drafter: ModelSpec | None = None
     """The draft model of the served one."""

@@ -126,7 +126,7 @@ class StartupPlan(Struct, frozen=True, kw_only=True):
     load_high_s: float
     """The same with the scatter of public logs."""
     cached_total_s: float | None
-    """Seconds of a start that finds compiled graphs in the bucket; None if none are stored there."""
+    """Seconds of a start that finds compiled graphs or programs in the bucket; None if none are stored there."""
     compile_s: float
     """Engine initialization after the weights are loaded: compilation, graph capture, warm-up."""
     compile_low_s: float
@@ -153,7 +153,7 @@ class StartupPlan(Struct, frozen=True, kw_only=True):
     reboot_s: float | None
     """Seconds from a reboot of the node, which keeps its disk, to the first healthy response. None except on a TPU VM."""
     node_replacement_s: float | None
-    """Seconds from the boot of a replacement node; with `tpu.compile_cache` bucket, its programs come from the archive.
+    """Seconds from the boot of a replacement node, whose programs come from the archive if the bucket has them.
     Excludes the wait for capacity. None except on a TPU VM."""
 
     @property

@@ -241,11 +241,15 @@ class Settings(Block):
         )
 
     @property
+    def capacity(self) -> TpuSettings | None:
+        """The block of the TPU with all its defaults, or None."""
+        return self.tpu and self.tpu.with_defaults(has_own_bucket=self.bucket.existing is None)
+
+    @property
     def archives_programs(self) -> bool:
         """True if compiled programs are archived in the bucket."""
-        if self.service is not None:
-            return self.service.compile_cache == "bucket"
-        return self.tpu is not None and self.tpu.compile_cache == "bucket"
+        block = self.service or self.capacity
+        return block is not None and block.compile_cache == "bucket"
 
     @property
     def uses_bucket(self) -> bool:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Final, Literal
 
 from gemma_serving.planning.machine.hardware import COMPUTE_MAX_WAIT_S, MIN_BOOT_DISK_GB, machine_type_of, machine_types
@@ -116,11 +116,8 @@ class TpuSettings(Block):
     """TPU VM image. Default: the image for the accelerator's generation."""
     existing_network: Annotated[ExistingNetworkSettings | None, OnChange("capacity")] = None
     """Existing network, which the stack never changes. Default: a private network of the stack."""
-    compile_cache: Annotated[
-        CompileCache,
-        OnChange("update"),
-    ] = "machine"
-    """Storage of compiled XLA programs.
+    compile_cache: Annotated[CompileCache | None, OnChange("update")] = None
+    """Storage of compiled XLA programs. Default: `bucket` with flex-start, spot or maxRunDuration and no `bucket.existing`, otherwise `machine`.
 
     `machine` stores programs on the TPU VM's disk, where they survive a crash and a reboot. `bucket` also archives them in the stack's
     bucket, so a new TPU VM starts with them. With `bucket.existing`, programs are archived only if you set `bucket` here (SEC08).
@@ -155,6 +152,15 @@ class TpuSettings(Block):
 
     You create the role once, with a command that `gemma doctor` prints. The stack never changes or deletes it.
     """
+
+    def with_defaults(self, *, has_own_bucket: bool) -> "TpuSettings":
+        """Return the same with a value for `compile_cache`.
+
+        Google ends flex-start and spot, so each run has a new TPU VM, which must not compile again. In a bucket that the stack did not create,
+        other writers can delete archives (SEC08).
+        """
+        ends = self.has_form("flex-start") or self.has_form("spot") or self.max_run_duration_s is not None
+        return replace(self, compile_cache=self.compile_cache or ("bucket" if ends and has_own_bucket else "machine"))
 
     @property
     def forms(self) -> tuple[CapacityForm, ...]:

@@ -81,16 +81,16 @@ def startup_plan(resolved: Resolved) -> StartupPlan:
     if keeps_graphs(resolved):  # one reader downloads their archive at network speed
         graphs_s = from_gib(constant("GRAPH_CACHE_GIB")) / _network_rate(resolved, constant("BUCKET_COPY_BYTES_PER_S"))
         cached_s = pull_s + load_s + (graphs_s + compile_s_of(resolved, is_cached=True))
-    cache = resolved.deployment.tpu.compile_cache
+    cache, is_machine = resolved.capacity.compile_cache, resolved.platform == "tpu-vm"
+    if is_machine and cache == "bucket":
+        cached_s = pull_s + load_s - beside_s + compile_s_of(resolved, is_cached=True)
     restart_s = (
         process_s
         + _restart_load_s(resolved, load_s)
         + compile_s_of(resolved, is_cached=resolved.is_tpu and cache != "off")
     )
-    is_machine = resolved.platform == "tpu-vm"
     # At a reboot, image, weights and programs are on the disk, but weights in shared memory are fetched again.
     again_s = load_s - _reload_s(resolved) if resolved.weights_mode == "memory" else 0.0
-    archived_s = compile_s_of(resolved, is_cached=resolved.is_tpu and cache == "bucket")
     # A slow disk may leave nothing side by side.
     longest_s = max((total_s + beside_s) * constant("PROBE_MARGIN"), pull_s + load_s + high_s)
     budget_s = max(math.ceil(longest_s / _PROBE_STEP_S) * _PROBE_STEP_S, _MIN_PROBE_S)
@@ -121,7 +121,7 @@ def startup_plan(resolved: Resolved) -> StartupPlan:
         restart_s=restart_s,
         recompile_s=process_s + _restart_load_s(resolved, load_s) + compile_s if is_machine else None,
         reboot_s=constant("VM_BOOT_S") + restart_s + again_s if is_machine else None,
-        node_replacement_s=constant("VM_BOOT_S") + pull_s + load_s - beside_s + archived_s if is_machine else None,
+        node_replacement_s=constant("VM_BOOT_S") + (cached_s or total_s) if is_machine else None,
     )
 
 

@@ -4,12 +4,14 @@ import itertools
 import re
 import shlex
 import threading
+from pathlib import Path
 
 import pytest
 
 from gemma_serving.contracts import installation
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.resource_types import CAPACITY_TYPE
+from gemma_serving.contracts.settings_files import settings_file
 from gemma_serving.engine import runner
 from gemma_serving.engine import state as state_module
 from gemma_serving.engine.state import StackState
@@ -18,7 +20,9 @@ from gemma_serving.scripts.doctor import checkup, machine, model
 from gemma_serving.scripts.doctor.__main__ import COMMAND
 from gemma_serving.scripts.doctor.checkup import concurrently
 from gemma_serving.scripts.doctor.diagnosis import DoctorCheck, missing, ok, unknown
+from gemma_serving.scripts.doctor.permissions import permissions_of
 from gemma_serving.scripts.stack.settings import stack_settings
+from gemma_serving.stacks.loading import from_file
 from localcloud.tests import idle_cloud
 from localcloud.tests.conftest import Client
 from localcloud.tests.server import gcloud_commands
@@ -26,6 +30,8 @@ from localcloud.world.scenario import Hub, Run, Scenario
 from tests.scripts.doctor import rows
 from tests.scripts.doctor.conftest import INSTANT, PROJECT, RUN, TPU, WRONG
 from tests.tools.ci_page import page_commands
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def fits(text, pattern):
@@ -371,3 +377,11 @@ def test_only_a_missing_pulumi_is_fixed_by_its_installer(tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "pulumi", refuse)
     (found,) = machine._pulumi(None)
     assert found.fix == installation.INSTALL_PULUMI
+
+
+@pytest.mark.parametrize("cache", [None, "machine"])
+def test_a_tpu_stack_that_archives_its_programs_needs_the_permissions_for_a_bucket_and_a_secret(cache):
+    changes = {"tpu.compileCache": cache} if cache else {}
+    settings = from_file(settings_file(TPU, ROOT), project=PROJECT, changes=changes)
+    of_archives = {"roles/storage.admin", "roles/secretmanager.admin"}
+    assert {each.role for each in permissions_of(settings)} & of_archives == (set() if cache else of_archives)

@@ -211,3 +211,21 @@ def test_an_interrupt_before_the_first_deletion_says_that_nothing_was_deleted(de
     assert "teardown: nothing was deleted.\n" in said
     assert "in progress" not in said
     assert not is_unfinished(STACK)
+
+
+@pytest.mark.parametrize(
+    ("words", "clause"),
+    [
+        ((), "compiled programs go too"),
+        (("--keep-bucket",), "compiled programs in the retained bucket are ignored without their key"),
+    ],
+)
+def test_question_and_receipt_say_that_compiled_programs_end_with_their_key(desk, words, clause):
+    labels, end = owner(STACK).labels, f"{clause}: the next start is a first one"
+    desk.world.bucket("local-project-gemma-x-models", labels, "compile-cache/v6e-4/a/b.tar.signed")
+    assert desk.run("--dry-run", *words)[1]["compiled_programs"] == ""
+    desk.world.secret("gemma-x-archive-key", labels)
+    assert desk.run("--dry-run", *words)[1]["compiled_programs"] == end
+    code, receipt, said = desk.run(*words)
+    assert f"; {end}. Delete them? (yes/no)" in " ".join(said.split())
+    assert (code, receipt["compiled_programs"]) == (ExitCode.DONE, end)

@@ -225,12 +225,14 @@ def test_it_states_the_effect_the_counts_the_cost_and_limits_without_a_guard_bef
     assert "Limits: " not in out, "a deployed stack was told"
 
 
-def test_after_a_bucket_that_was_created_again_the_next_command_stages_its_weights(engine, ended):
+@pytest.mark.parametrize("stack", ["l4-qat", STACK])
+def test_after_a_new_bucket_for_weights_the_next_command_stages_them(engine, weights, capsys, stack):
+    """The bucket of the TPU stack is for compiled programs alone."""
+    assert weights is not None
     engine.preview = NEW_BUCKET
-    assert ended(ExitCode.DONE, "--refresh").out.splitlines()[-2:] == [
-        "The bucket of the weights is new and empty.",
-        f"Next: gemma stage_model {STACK}",
-    ]
+    assert run_command(command.COMMAND, ["--stack", stack, "--yes"]) == ExitCode.DONE
+    staged = ["The bucket of the weights is new and empty.", f"Next: gemma stage_model {stack}"]
+    assert (capsys.readouterr().out.splitlines()[-2:] == staged) is (stack != STACK)
 
 
 AGAIN = step("replace", CAPACITY_TYPE, machine(), machine(), reasons=("state",), forced=("state",))
@@ -243,7 +245,7 @@ def test_a_server_that_ended_comes_back_after_the_question_which_has_the_reason_
         ENDED.why,
         f"{STACK}: requests TPU capacity.",
         "New capacity can take hours or never arrive.",
-        "The first start takes 12 min (planned).",
+        "The first start takes 12 min, each later one 8 min (planned).",
         "Resources: 1 to replace, 3 unchanged.",
         COST,
     ]
@@ -741,7 +743,7 @@ def test_messages_of_the_preview_are_not_repeated_while_it_deploys(engine, ended
 
 
 EFFECTS = [
-    (STACK, CREATE, "requests TPU capacity", ["New capacity can take hours or never arrive.", "The first start takes 12 min (planned)."]),
+    (STACK, CREATE, "requests TPU capacity", ["New capacity can take hours or never arrive.", "The first start takes 12 min, each later one 8 min (planned)."]),
     (STACK, SWITCH, "restarts the server", ["about 9 min (planned), because it compiles again"]),
     (STACK, NEW_SECRET, "restarts the server", ["about 5 min (planned), or 9 min if it compiles again"]),
     (STACK, OTHER_ZONES, "updates other resources; the server keeps running", ["No requests are lost."]),
