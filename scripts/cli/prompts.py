@@ -9,7 +9,7 @@ from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.scripts.cli.command import print_text
 from gemma_serving.scripts.cli.lines import for_stream
 
-_YES: Final = frozenset({"y", "yes"})
+YES: Final = frozenset({"y", "yes"})
 _NO: Final = frozenset({"n", "no"})
 _TIMES_ASKED: Final = 2
 
@@ -33,7 +33,7 @@ def agreed(question: str) -> bool | None:
             termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
         print_text(for_stream(f"{question} (yes/no)", sys.stderr), sys.stderr, end=" ")
         answer = sys.stdin.readline()
-        if answer.strip().lower() in _YES:
+        if answer.strip().lower() in YES:
             return True
         if not answer or answer.strip().lower() in _NO:
             break

@@ -35,6 +35,7 @@ _COMMENTS: Final = {
     "prices": "Prices used by the search. The path is relative to this folder.",
     "workload": "Planned load per slice or instance.",
     "zones": "Cheapest zones known to have it, tried in this order.",
+    "limitMmPerPrompt": "Most inputs of each kind in a request. With 0 for all, a TPU server starts faster.",
     "concurrency": "Number of requests that the server computes concurrently.",
 }
 """Comment above a key, in a block or not."""

@@ -10,10 +10,13 @@ import yaml
 
 from gemma_serving.contracts.settings_files import settings_file, shipped_files
 from gemma_serving.planning.cost.loading_modes import LoadingMode, loading_modes
+from gemma_serving.planning.cost.running_costs import archive_parts, running_costs
 from gemma_serving.planning.cost.subject import Subject, examine
 from gemma_serving.planning.data.overheads import constant
 from gemma_serving.planning.settings.paths import with_changes
+from gemma_serving.planning.solve.explain import explain
 from gemma_serving.planning.solve.faster_start import FasterStart, faster_start
+from gemma_serving.planning.solve.stored_programs import stored_programs
 from gemma_serving.planning.solve.text_only_start import text_only_start
 from gemma_serving.planning.units import duration
 from gemma_serving.scripts.gemma.__main__ import main
@@ -176,3 +179,31 @@ def test_plan_prints_it_below_the_start_up_and_json_has_a_key(capsys: pytest.Cap
     shown = " ".join(capsys.readouterr().out.split())
     assert f"Faster with {text_only(subject('tpu-v6e1'))[0]} Speed" in shown
     assert found("l4-12b-qat").text(CommandWording()).endswith("Add --set cloudRun.directVpc=true.")
+
+
+@pytest.mark.parametrize("stack", TPU)
+def test_the_plan_of_a_tpu_names_the_price_and_the_end_of_its_stored_programs(stack: str):
+    """The paragraph is in the plan of a stack that archives them, with the bill's own sums."""
+    archived, changes = subject(stack), {"max_age_s": None, "tpu.zones": ("us-east5-a",)}
+    text, parts = stored_programs(archived), [*archive_parts(archived.resolved)]
+    bill = [part.name for part in running_costs(archived).bill]
+    assert {part.name for part in parts if part.usd >= 0.01} <= {*bill}
+    monthly, traffic = (sum(part.usd for part in parts if part.basis == basis) for basis in ("month", "start"))
+    assert f"${monthly:.2f} per month for storage and key, and up to ${traffic:.2f} per start for traffic." in text
+    assert (
+        "A teardown deletes programs and key; with maxAge 24 h, a guard does so every 24 h: the next start is a first one."
+        in text
+    )
+    at_home = stored_programs(examine(with_changes(archived.resolved.deployment, changes)))
+    assert ("traffic" in at_home, "guard" in at_home) == (False, False)
+    assert stored_programs(subject(stack, **{"tpu.compileCache": "machine"})) == ""
+
+
+@pytest.mark.parametrize("cache", ["machine", "bucket"])
+def test_the_explanation_names_the_part_that_stored_programs_and_text_only_change(cache: str):
+    lines = dict(explain(subject("tpu-v6e1", **{"tpu.compileCache": cache})))["Start-up"]
+    assert [" ".join(line.split()) for line in lines[-3:]] == [
+        "with stored programs (tpu.compileCache) 513.7 s; compile and warm-up 147 instead of 396",
+        "with text only (vllm.limitMmPerPrompt) 512.2 s; server process 70 instead of 123, compile and warm-up 198 instead of 396",
+        "with both 387.4 s; server process 70 instead of 123, compile and warm-up 73 instead of 396",
+    ]

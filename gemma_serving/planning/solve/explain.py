@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from gemma_serving.planning.cost.subject import Subject
+from gemma_serving.planning.cost.running_costs import usual_start_s
+from gemma_serving.planning.cost.subject import Subject, examine
 from gemma_serving.planning.data.overheads import constant
 from gemma_serving.planning.memory.budget import captured_graphs, program_memory
 from gemma_serving.planning.memory.kv_cache import blocks_per_request, layout_of
@@ -10,6 +11,8 @@ from gemma_serving.planning.model.spec import active_params, text_params
 from gemma_serving.planning.question.releases import tokens_in_flight
 from gemma_serving.planning.question.types import StartupPlan
 from gemma_serving.planning.rules.security.advisories import ADVICE, vulnerabilities
+from gemma_serving.planning.settings.paths import with_changes
+from gemma_serving.planning.solve.text_only_start import CHANGES
 from gemma_serving.planning.speed.measured_starts import behind_the_start
 from gemma_serving.planning.speed.start_limits import StageLimit, stage_limits
 from gemma_serving.planning.speed.startup import xla_programs
@@ -131,6 +134,33 @@ def _startup(subject: Subject) -> Iterator[str]:
     ):
         if seconds is not None:
             yield f"{name:<42} {seconds:8.1f} s"
+    yield from _new_machines(subject)
+
+
+def _new_machines(subject: Subject) -> Iterator[str]:
+    """Yield what stored programs and a server for text only change in the start of a new TPU VM, by part."""
+    plain = {"tpu.compile_cache": "machine"}
+    stored = {"tpu.compile_cache": "bucket"}
+    if subject.startup.node_replacement_s is None:
+        return
+    deployment = subject.resolved.deployment
+    first = examine(with_changes(deployment, plain)).startup
+    for name, changes in (
+        ("with stored programs (tpu.compileCache)", stored),
+        ("with text only (vllm.limitMmPerPrompt)", plain | CHANGES),
+        ("with both", stored | CHANGES),
+    ):
+        found = examine(with_changes(deployment, changes)).startup
+        parts = zip(_parts(first), _parts(found), strict=True)
+        changed = [f"{part} {now:.0f} instead of {before:.0f}" for (part, before), (_, now) in parts if now < before]
+        yield f"{name:<42} {found.node_replacement_s or 0:8.1f} s; {', '.join(changed) or 'no change'}"
+
+
+def _parts(start: StartupPlan) -> Iterator[tuple[str, float]]:
+    """Yield the parts of a start that the answers change, in seconds."""
+    usual = usual_start_s(start)
+    yield "server process", next(one.takes_s for one in start.stages if one.name == "server process")
+    yield start.stages[-1].name, start.compile_s - (start.total_s - usual)
 
 
 def _seconds(value: float | None) -> str:

@@ -11,22 +11,29 @@ from gemma_serving.planning.settings.vllm_args import Modality
 from gemma_serving.planning.solve.wording import Wording
 from gemma_serving.planning.units import duration
 
-_CHANGES: Final = {"vllm.limit_mm_per_prompt": {"image": 0, "audio": 0, "video": 0}}
+CHANGES: Final = {"vllm.limit_mm_per_prompt": {"image": 0, "audio": 0, "video": 0}}
 _INPUTS: Final[dict[Modality, str]] = {"image": "images", "video": "video"}
 """Input that vLLM on TPU encodes. It has no audio encoder."""
 
 
-def text_only_start(subject: Subject, wording: Wording) -> str:
-    """Return both starts, what is then rejected and the change in one paragraph; empty if not faster, if a finding then blocks, or for a GPU."""
+def text_only(subject: Subject) -> Subject | None:
+    """Return the same server for text only; None if it starts no faster, if a finding then blocks, or for a GPU."""
     resolved, present = subject.resolved, subject.known_startup
     if present is None or not resolved.is_tpu:
-        return ""
-    after = examine(with_changes(resolved.deployment, _CHANGES))
+        return None
+    after = examine(with_changes(resolved.deployment, CHANGES))
     blocks = {name for name, severity in detected_findings(after).items() if severity == "block"}
-    if after.startup.total_s > present.total_s - PROBE_PERIOD_S or blocks - accepted_by(after):
+    is_faster = after.startup.total_s <= present.total_s - PROBE_PERIOD_S
+    return after if is_faster and not blocks - accepted_by(after) else None
+
+
+def text_only_start(subject: Subject, wording: Wording) -> str:
+    """Return both starts, what is then rejected and the change in one paragraph; empty without a faster start."""
+    resolved, after = subject.resolved, text_only(subject)
+    if after is None:
         return ""
     served = " or ".join(name for kind, name in _INPUTS.items() if allowed_items(resolved, kind))
     loss = f"requests with {served} are then rejected" if served else "no request that is served now is rejected"
-    change = wording.change(_CHANGES) or ""
-    starts = f"{duration(after.startup.total_s)} instead of {duration(present.total_s)}"
+    change = wording.change(CHANGES) or ""
+    starts = f"{duration(after.startup.total_s)} instead of {duration(subject.startup.total_s)}"
     return f"text only: {starts}; {loss}. {change[:1].upper()}{change[1:]}."

@@ -1,6 +1,7 @@
 """A new stack's file is written by the planner's one writer, plans as fitting, and loses nothing that Pulumi keeps in it."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import yaml
 
 from gemma_serving.contracts.answers import Present, Unknown
 from gemma_serving.planning.planner import plan
+from gemma_serving.planning.question.recommendation import TEXT_ONLY
 from gemma_serving.scripts.cli.command import run_command
 from gemma_serving.scripts.init.__main__ import COMMAND
 from gemma_serving.stacks.loading import from_file
@@ -16,6 +18,7 @@ from gemma_serving.stacks.planned import to_deployment
 from gemma_serving.stacks.schema import file_schema
 from localcloud.hub.content import files_of
 from localcloud.hub.repositories import repositories
+from tests.scripts.terminal import Terminal
 
 PROJECT = "my-project"
 COMMIT = "c" * 40
@@ -64,7 +67,7 @@ def test_the_written_file_loads_plans_as_fitting_and_is_short(new, tmp_path, ask
     assert "run pulumi config set --path gemma-serving:alerts.email you@example.com --stack chat." in text
     assert text.startswith("# yaml-language-server: $schema=docs/settings.schema.json\n# ")
     assert set(yaml.safe_load(text)["config"]) <= {*file_schema()["properties"]["config"]["properties"]}
-    for word in ("image", "Parser", "enableAutoToolChoice", "disableChunkedMmInput"):
+    for word in ("gemma-serving:image", "Parser", "enableAutoToolChoice", "disableChunkedMmInput"):
         assert word not in text
     assert f"Price: ${planned.cost.usd_per_hour:.2f}/h" in out
 
@@ -270,3 +273,28 @@ def test_what_cannot_be_copied_is_one_sentence_and_writes_nothing(new, tmp_path,
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert said in err
     assert not (tmp_path / "Pulumi.mine.yaml").exists()
+
+
+IMAGES = "in=700,out=300,users=8,images=1"
+
+
+@pytest.mark.parametrize("answer", [None, "", "no", "yes"])
+@pytest.mark.parametrize("words", [("v6e-1",), ("v6e-1", "--workload", IMAGES), ("L4",)])
+def test_a_tpu_gets_one_question_about_images_and_serves_text_only_unless_the_answer_is_yes(
+    new, tmp_path, monkeypatch, words, answer
+):
+    if answer is not None:
+        monkeypatch.setattr("sys.stdin", Terminal(f"{answer}\n"))
+    code, out, err = new("chat", "--model", "E2B", "--accelerator", *words)
+    assert code == 0
+    is_asked = words == ("v6e-1",)
+    question = "Images, too? About 4 min more for the first start, 2 min for each later one [no]: "
+    assert err == (question if is_asked and answer is not None else "")
+    is_text = is_asked and answer != "yes"
+    assert settings_of(tmp_path).vllm.limit_mm_per_prompt == (dict(TEXT_ONLY) if is_text else None)
+    assert ("Text only: requests with images are rejected." in out) is is_text
+    before = plan(to_deployment(settings_of(tmp_path)))
+    text = (tmp_path / "Pulumi.chat.yaml").read_text()
+    (tmp_path / "Pulumi.chat.yaml").write_text(re.sub("    limitMmPerPrompt: .*\n", "", text))
+    after = plan(to_deployment(settings_of(tmp_path)))
+    assert (after.startup.total_s - before.startup.total_s > 240, after.cost) == (is_text, before.cost)
