@@ -1,6 +1,5 @@
 """Wheels of the installed version, from which a folder installs."""
 
-import subprocess
 import sys
 import zipfile
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.installation import CHECKOUT, DISTRIBUTIONS, own_sources
 from gemma_serving.contracts.labels import PRODUCT
 from gemma_serving.contracts.plain_text import for_terminal
+from gemma_serving.engine.children import ended
 from gemma_serving.scripts.cli.command import print_progress
 
 
@@ -25,13 +25,7 @@ def own_wheels(folder: Path) -> Sequence[Path]:
         return [Path(source) for source in sources]
     print_progress("init", f"building the wheels from {sources[0]} (about 40 s)")
     words = ("-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps", "--wheel-dir")
-    done = subprocess.run(
-        [sys.executable, *words, str(folder), *sources],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = ended([sys.executable, *words, str(folder), *sources])
     wheels = [folder / f"{name}-{VERSION}-py3-none-any.whl" for name in DISTRIBUTIONS]
     if done.returncode:
         why = _reason(done.stderr)

@@ -92,7 +92,8 @@ def test_compiled_programs_are_in_the_one_folder_that_pods_may_write(declare, mo
     shipped = FILES["Pulumi.tpu-v6e1.yaml"].read_text()
     settings.write_text(shipped.replace("  gemma-serving:tpu:\n", "  gemma-serving:tpu:\n    compileCache: bucket\n"))
     recorder, service = run_program(settings, declare, monkeypatch, tmp_path)
-    reader, writer = (one.inputs for one in recorder.all("bucketIAMMember"))
+    grants = [one.inputs for one in recorder.all("bucketIAMMember")]
+    writer, reader = sorted(grants, key=lambda grant: grant["role"])
     assert {reader["member"], writer["member"]} == {f"{MEMBER}/ns/models/sa/{service}"}
     assert (reader["role"], "condition" in reader) == ("roles/storage.objectViewer", False)
     assert writer["role"] == "roles/storage.objectUser"

@@ -80,7 +80,7 @@ def _version_of(resolved: Resolved) -> str | None:
 def extra_arguments(resolved: Resolved) -> tuple[ServerArgument, ...]:
     """Return the arguments in order; empty without any."""
     words = resolved.deployment.vllm.extra_args
-    return _read(words, _version_of(resolved)) if words else ()
+    return _read(tuple(words), _version_of(resolved)) if words else ()
 
 
 @lru_cache(maxsize=64)

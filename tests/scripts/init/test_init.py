@@ -210,7 +210,7 @@ def test_what_was_installed_from_a_commit_or_a_folder_is_built_from_it(init, tmp
     """tests/authors/release/test_project_folder.py builds them."""
     asked, changes = [], []
 
-    def pip(words, **_):
+    def pip(words):
         asked[:] = words[words.index("--wheel-dir") + 2 :]
         for name in WHEELS:
             with zipfile.ZipFile(Path(words[words.index("--wheel-dir") + 1]) / name, "w") as wheel:
@@ -222,7 +222,7 @@ def test_what_was_installed_from_a_commit_or_a_folder_is_built_from_it(init, tmp
     monkeypatch.setattr(installation, "_direct_url", lambda: noted)
     monkeypatch.setattr(own_wheels, "distribution", lambda _: installed)
     monkeypatch.setattr(own_wheels, "CHECKOUT", None)
-    monkeypatch.setattr(own_wheels.subprocess, "run", pip)
+    monkeypatch.setattr(own_wheels, "ended", pip)
     source = f"git+{noted['url']}@{'a' * 40}" if noted is OF_GIT else "/some/clone"
     folders = ["packages/gcp-tpu", "packages/loadtest", "packages/localcloud"]
     code, _, err = init("chat", "--like", "l4-qat")
@@ -252,7 +252,7 @@ def test_what_was_installed_from_a_commit_or_a_folder_is_built_from_it(init, tmp
 def test_a_source_that_cannot_be_built_is_one_sentence(init, tmp_path, monkeypatch, last, remedy):
     failed = subprocess.CompletedProcess([], 1, "", f"WARNING: first\n{last}\n")
     monkeypatch.setattr(installation, "_direct_url", lambda: OF_GIT)
-    monkeypatch.setattr(own_wheels.subprocess, "run", lambda *_, **__: failed)
+    monkeypatch.setattr(own_wheels, "ended", lambda _: failed)
     code, _, err = init("chat", "--like", "l4-qat")
     sentence, first = err.splitlines()[1], last.partition("\n")[0]
     assert (code, sentence.endswith(remedy)) == (2, True)
