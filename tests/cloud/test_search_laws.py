@@ -130,6 +130,7 @@ def listed(resources):
     st.booleans(),
 )
 @example([("subnetwork", 0, owner("x"), None), ("TPU node", 0, owner("y"), 0)], "x", [], {}, False)
+@example([("secret", 0, OWNERS[2], None)], None, [("roles/a", 0, f"serviceAccount:{EMAILS['x']}")], {}, False)
 def test_a_search_finds_what_is_the_askers_and_names_who_else_uses_it(resources, stack, granted, accounts, is_kept):
     lists = listed(resources)
     emails = [

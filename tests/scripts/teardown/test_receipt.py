@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from gemma_serving.cloud.deletion import DeletedResource
 from gemma_serving.cloud.google_api import GoogleListError
+from gemma_serving.cloud.kinds import SECRET
 from gemma_serving.contracts.search_results import FoundResource, Inventory, ListCall
 from gemma_serving.scripts.teardown.receipt import Receipt, RetainedBucket, retained_bucket
 from tests.cloud.populated import asker, owner
@@ -42,13 +43,15 @@ def retained(size_gib):
     sizes_gib=st.lists(st.none() | st.floats(0, 5000), max_size=1),
     times_s=st.lists(SECONDS, min_size=3, max_size=3),
     searches=st.integers(1, 3),
+    is_key_left=st.booleans(),
 )
 def test_a_receipt_is_clean_only_if_nothing_is_left_and_has_each_entry_as_it_was_found(
-    *, stack, state, leaked, unknown, interrupted, held_until, sizes_gib, times_s, searches
+    *, stack, state, leaked, unknown, interrupted, held_until, sizes_gib, times_s, searches, is_key_left
 ):
     of_all_s, of_call_s, of_deletion_s = times_s
     call = ListCall(kind="k", api="a", path="p", items=1, elapsed_s=of_call_s)
-    search = Inventory(asker=asker("x"), found=(), calls=[call], unknown=unknown, elapsed_s=1)
+    key = replace(found("gemma-x-archive-key"), kind=SECRET)
+    search = Inventory(asker=asker("x"), found=[key], calls=[call], unknown=unknown, elapsed_s=1)
     resource = found("d")
     deletion = DeletedResource(
         resource=resource, outcome="deleted", detail="", elapsed_s=of_deletion_s, timed_out=False
@@ -68,11 +71,13 @@ def test_a_receipt_is_clean_only_if_nothing_is_left_and_has_each_entry_as_it_was
         started=STARTED,
         elapsed_s=of_all_s,
         held=[found("h")],
+        left=[key] if is_key_left else [],
         held_until=held_until,
         interrupted=interrupted,
         dry_run=False,
     ).to_json()
     assert document["clean"] is not bool(state or leaked or unknown or interrupted)
+    assert bool(document["compiled_programs"]) is not is_key_left
     assert (document["interrupted"], document["dry_run"], document["stack"]) == (interrupted, False, stack)
     assert [item["id"] for item in document["state"]] == [item.get("id", "u") for item in state]
     assert [item["age_s"] for item in document["leaked"]] == leaked
