@@ -50,11 +50,19 @@ class QuotaRead:
     needed: float
 
     @property
+    def known_limit(self) -> float | None:
+        """The limit; None if unknown."""
+        return self.limit.value if isinstance(self.limit, Present) else None
+
+    @property
+    def known_use(self) -> float | None:
+        """The use by all others; None if unknown."""
+        return self.used.value if isinstance(self.used, Present) else None
+
+    @property
     def left(self) -> float:
         """The rest of the limit for this request. An unknown part counts as 0."""
-        limit = self.limit.value if isinstance(self.limit, Present) else 0
-        used = self.used.value if isinstance(self.used, Present) else 0
-        return limit - used
+        return (self.known_limit or 0) - (self.known_use or 0)
 
     @property
     def is_enough(self) -> bool | None:

@@ -128,19 +128,20 @@ def own_sources() -> Sequence[str]:
     Raises CommandRefusedError if a wheel is missing, because an index may have another package with its name.
     """
     noted: Mapping[str, object] = {} if CHECKOUT else _direct_url()
-    url, commit = str(noted.get("url") or ""), as_mapping(noted.get("vcs_info"))
-    path = Path(unquote(urlsplit(url).path)) if url.startswith("file:") else Path.cwd() / "wheels" / "none"
-    if commit:
+    url = str(noted.get("url") or "")
+    path = Path(unquote(urlsplit(url).path))
+    if commit := as_mapping(noted.get("vcs_info")):
         source = f"{commit.get('vcs')}+{url}@{commit.get('commit_id')}"
         return [source, *(f"{source}#subdirectory={folder}" for folder in _FOLDERS)]
     if CHECKOUT or "dir_info" in noted:
         root = CHECKOUT or path
         return [str(root), *(str(root / folder) for folder in _FOLDERS)]
-    wheels = [path.with_name(f"{name}-{VERSION}-py3-none-any.whl") for name in DISTRIBUTIONS]
+    folder = path.parent if url.startswith("file:") else Path.cwd() / "wheels"
+    wheels = [folder / f"{name}-{VERSION}-py3-none-any.whl" for name in DISTRIBUTIONS]
     missing = ", ".join(wheel.name for wheel in wheels if not wheel.is_file())
     if missing:
         raise CommandRefusedError(
-            f"Not in {path.parent}: {missing}. Put it there, or install from a clone: "
+            f"Not in {folder}: {missing}. Put it there, or install from a clone: "
             f"`{sys.executable} -m pip install --force-reinstall --no-deps CLONE`."
         )
     return [str(wheel) for wheel in wheels]

@@ -10,7 +10,6 @@ from rich.console import Console
 
 from gemma_serving.cloud.offers import GoogleResponse, GoogleResponses
 from gemma_serving.cloud.simulated import is_simulated
-from gemma_serving.contracts.answers import Present, Unknown
 from gemma_serving.planning.units import age
 from gemma_serving.scripts.cli.check_result import State
 from gemma_serving.scripts.cli.command import print_text
@@ -188,10 +187,10 @@ def _answer(check: LocationCheck) -> str:
 
 
 def _use(quota: LocationCheck) -> str:
-    if not isinstance(quota, QuotaCheck) or isinstance(quota.read.limit, Unknown):
+    if not isinstance(quota, QuotaCheck) or quota.read.known_limit is None:
         return "unknown"
-    limit = "no limit" if math.isinf(quota.read.limit.value) else f"{quota.read.limit.value:g}"
-    used = f"{quota.read.used.value:g} of " if isinstance(quota.read.used, Present) else ""
+    limit = "no limit" if math.isinf(quota.read.known_limit) else f"{quota.read.known_limit:g}"
+    used = "" if quota.read.known_use is None else f"{quota.read.known_use:g} of "
     return f"{used}{limit}{' !' if quota.state == 'failed' else ''}"
 
 
@@ -234,12 +233,12 @@ def _quota_json(check: LocationCheck) -> dict[str, Any]:
     if not isinstance(check, QuotaCheck):
         return {**_check_json(check), **dict.fromkeys(("id", "limit", "used", "needed", "unit"))}
     read = check.read
-    limit, used = (one.value if isinstance(one, Present) else None for one in (read.limit, read.used))
+    limit = read.known_limit
     return {
         **_check_json(check),
         "id": read.quota.quota_id,
         "limit": None if limit is None or math.isinf(limit) else limit,
-        "used": used,
+        "used": read.known_use,
         "needed": read.needed,
         "unit": read.quota.unit,
     }

@@ -191,8 +191,7 @@ def _quota(
     `for_update`: the need of an update of the deployed service.
     """
     read, quota, needed = check.read, check.read.quota, check.read.needed
-    limit = read.limit.value if isinstance(read.limit, Present) else None
-    used = read.used.value if isinstance(read.used, Present) else 0
+    limit, used = read.known_limit, read.known_use or 0
     values = dict[str, float]()
     if limit is not None:
         bound = {} if math.isinf(limit) else {"limit": limit}

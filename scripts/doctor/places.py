@@ -190,7 +190,6 @@ def judge_quota(
 ) -> QuotaCheck:
     """Return whether a quota suffices for its use."""
     read = read_quota(responses, quota, place, needed, use)
-    used = read.used.value if isinstance(read.used, Present) else None
     source = f"{SERVICE_USAGE}, {quota.service}.googleapis.com/{quota.metric}"
     check = partial(QuotaCheck, source=source, read=read)
     if isinstance(read.limit, Unknown):
@@ -201,7 +200,7 @@ def judge_quota(
     if math.isinf(read.limit.value):
         return check("passed", f"no limit, {needed:g} needed")
     where = "" if read.place == place else f" in {read.place}"
-    in_use = f", {used:g} in use" if used else ""
+    in_use = f", {read.known_use:g} in use" if read.known_use else ""
     text = f"{read.limit.value:g} {quota.unit}{where}, {needed:g} needed{in_use}"
     return check("passed" if read.is_enough else "failed", text)
 
@@ -309,7 +308,8 @@ class _PlaceComparison:
         others = [item for item, owner in owners if owner != own]
         used = sum(_instances(item, self.asked) for item in others)
         use = Present(float(used)) if response.is_read else Unknown(response.unread, fix=response.fix)
-        needed, quota = run.max_instances if run else 1, self.asked.quota_of(gpu)
+        needed = run.max_instances if run else 1
+        quota = self.asked.quota_of(gpu)
         accepted = _check_of(run_acceptance(gpu, region))
         return JudgedPlace(
             accelerator=gpu,

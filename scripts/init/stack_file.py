@@ -135,7 +135,10 @@ def _solved_file(options: InitOptions, provider: str, root: Path) -> str | None:
 def _written(options: InitOptions, found: Solution, provider: str, root: Path, own: Pasted | None = None) -> str | None:
     """Write the file of a deployment, and return the image that it names."""
     model = options.model if options.config else found.served.checkpoint.id
-    revision, is_hidden = (own.revision, False) if own is not None and own.revision else _revision(model, options)
+    revision = own.revision if own is not None else None
+    is_hidden = False
+    if not revision:
+        revision, is_hidden = _revision(model, options)
     file = StackFile(
         name=options.name,
         solution=found,
@@ -157,9 +160,8 @@ def _for_text(found: Solution) -> Solution:
     if after is None or not needs_text_alone(found.answer.workload):
         return found
     before, now = found.subject.startup, after.startup
-    first, later = (
-        round(saved_s / 60) for saved_s in (before.total_s - now.total_s, usual_start_s(before) - usual_start_s(now))
-    )
+    first = round((before.total_s - now.total_s) / 60)
+    later = round((usual_start_s(before) - usual_start_s(now)) / 60)
     each = "each start" if first == later else f"the first start, {later} min for each later one"
     question = f"Images, too? About {first} min more for {each}"
     if sys.stdin.isatty() and answered(question, "no", without_terminal="").lower() in YES:

@@ -26,7 +26,15 @@ from typing import TYPE_CHECKING, Annotated, Final
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.quotas import Quotas
 from gemma_serving.planning.errors import PlanningError
-from gemma_serving.scripts.cli.command import Command, Effect, print_progress, print_result, print_text, run_command
+from gemma_serving.scripts.cli.command import (
+    Command,
+    Effect,
+    chosen_of,
+    print_progress,
+    print_result,
+    print_text,
+    run_command,
+)
 from gemma_serving.scripts.cli.options import JsonSwitch, Option, Rare, parted_at_dashes, project_id
 from gemma_serving.scripts.plan.plan_options import (
     ComparisonOptions,
@@ -184,7 +192,10 @@ def _answered(options: PlanOptions) -> ExitCode:
         from gemma_serving.scripts.plan.compile import run_judge
 
         return run_judge()
-    live, quotas = _live(options.question.stack) if options.live and options.question.stack else ((), ())
+    live: Sequence[Diagnosis] = ()
+    quotas: Quotas = ()
+    if options.live and options.question.stack:
+        live, quotas = _live(options.question.stack)
     planned = plan_of_question(options, quotas)
     if options.gke.gke:
         from gemma_serving.scripts.plan.gke import show_gke
@@ -437,7 +448,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code. The words after the first `--` are a line to plan."""
     given = sys.argv[1:] if arguments is None else arguments
     words, line = parted_at_dashes(given)
-    if not line or "prices" in words:
+    if not line or chosen_of(COMMAND, words)[0] is not COMMAND:
         return run_command(COMMAND, given)
     return run_command(replace(COMMAND, run=partial(_plan, line=line)), words)
 

@@ -61,7 +61,7 @@ class Pasted:
     pairs: tuple[str, ...]
     """Settings in the form of `--set`."""
     words: Mapping[str, Sequence[str]]
-    """Words that are no setting, by the keys of `_TITLES`: names, never the value of a secret."""
+    """Words that are not settings, by the keys of `_TITLES`: names, never the value of a secret."""
 
     def asked(self, question: Question) -> Question:
         """Return the question with the pasted server. Options of the command line count first."""
@@ -83,7 +83,7 @@ class Pasted:
             yield f"As a stack: gemma init NAME --from {shlex.quote(self.source)}"
 
     def listed(self) -> Iterator[str]:
-        """Yield the words that are no setting."""
+        """Yield the words that are not settings."""
         yield from (f"{title}: {', '.join(self.words[key])}" for key, title in _TITLES.items() if self.words[key])
 
 

@@ -27,11 +27,13 @@ def with_deployed_start(settings: Settings, resources: Resources) -> Settings:
 
     `resources`: those of the stack's own state. A TPU VM whose run ended is in it, too.
     """
-    tpu, capacity = settings.tpu, _deployed(resources, CAPACITY_TYPE)
+    tpu = settings.tpu
+    capacity = _deployed(resources, CAPACITY_TYPE)
     if tpu is not None and capacity and tpu.compile_cache is None:
         has_archive = ARCHIVE_METADATA_KEY in as_mapping(capacity.get("metadata"))
         return replace(settings, tpu=replace(tpu, compile_cache="bucket" if has_archive else "machine"))
-    run, template = settings.cloud_run, as_mapping(_deployed(resources, SERVICE_TYPE).get("template"))
+    run = settings.cloud_run
+    template = as_mapping(_deployed(resources, SERVICE_TYPE).get("template"))
     if run is None or not template:
         return settings
     volumes = {as_mapping(each).get("name") for each in as_sequence(template.get("volumes"))}
@@ -66,7 +68,8 @@ def start_lines(by_file: Settings, kept: Settings, resources: Resources, stack: 
         if service.direct_vpc:
             yield NEW_NETWORK
         return
-    noun, defaults = "TPU VM" if service is None else "service", _values(by_file)
+    noun = "TPU VM" if service is None else "service"
+    defaults = _values(by_file)
     for key, value in _values(kept).items():
         if value != defaults[key]:
             wanted = str(defaults[key]).lower()

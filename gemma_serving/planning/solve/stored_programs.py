@@ -10,7 +10,8 @@ def stored_programs(subject: Subject) -> str:
     parts = [*archive_parts(subject.resolved)]
     if not parts or subject.known_startup is None:
         return ""
-    monthly, traffic = (sum(part.usd for part in parts if part.basis == basis) for basis in ("month", "start"))
+    monthly = sum(part.usd for part in parts if part.basis == "month")
+    traffic = sum(part.usd for part in parts if part.basis == "start")
     per_start = f", and up to ${traffic:.2f} per start for traffic" if traffic else ""
     age_s = subject.resolved.deployment.max_age_s
     guard = f"; with maxAge {duration(age_s)}, a guard does so every {duration(age_s)}" if age_s else ""
