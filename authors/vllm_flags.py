@@ -1,11 +1,10 @@
 """`python -m authors.vllm_flags FILE...`: put the `vllm serve` flags of a source archive of vllm into the planner's table.
 
-With `--removed`, print instead each flag that a newer one of the archives lacks, with the newest that has it: rows for `removed` in the table.
-
 An archive, vllm-X.Y.Z.tar.gz of the Python package index, is read but never run. The flags follow from the syntax of arg_utils.py, cli_args.py
 and the dataclasses in config/. Kinds: switch, toggle (also `--no-`), value, values (one or more words), optional (none or one word).
 A flag's line ends with vllm's group of it, as `@ParallelConfig`. The words of a flag that vllm looks up in a registry of its own are its choices.
-The table has each line once, with the releases that have it.
+The table has each line once, with the first release that has it, and the last if newer ones do not. A choice that not all of these have is
+`WORD@FIRST-LAST`.
 """
 
 import ast
@@ -14,10 +13,13 @@ import re
 import sys
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.planning.model.support import version_key
+from gemma_serving.planning.question.server_flags import choices_of, is_of
 
 TABLE: Final = Path(__file__).resolve().parents[1] / "gemma_serving" / "planning" / "data" / "flags.json"
 _READ: Final = re.compile(
@@ -34,6 +36,7 @@ _REGISTRIES: Final[Mapping[str, str]] = {
     "tool-call-parser": "_TOOL_PARSERS_TO_REGISTER",
 }
 """Flag without hyphens in front, or key of a flag with a JSON value, and vllm's name of the type, enumeration or dictionary with its words."""
+_CHOICES: Final = re.compile(r"(?<=value )[^@<\s]\S*")
 _BUILT_IN_TEMPLATES: Final = "vllm/transformers_utils/chat_templates/"
 """Folder where vllm looks for a template by its file name."""
 
@@ -160,7 +163,7 @@ def flags_of(modules: Mapping[str, str]) -> list[str]:
     by_name = {line.split()[0]: line for line in (*_declared(source, nodes), *_frontend(source, nodes))}
     if not by_name:
         raise CommandRefusedError("The archive declares no flags. Pass a source archive of vllm.")
-    templates = [name.removeprefix(_BUILT_IN_TEMPLATES) for name in sorted(modules) if name.endswith(".jinja")]
+    templates = sorted(name.removeprefix(_BUILT_IN_TEMPLATES) for name in modules if name.endswith(".jinja"))
     registered = {name: source.words(registry) for name, registry in _REGISTRIES.items()} | {"chat-template": templates}
     for name, words in registered.items():
         flag, dot, _ = f"--{name}".partition(".")
@@ -225,39 +228,50 @@ def read(archive: Path) -> tuple[str, Mapping[str, str]]:
         raise CommandRefusedError(f"Cannot read {archive}: {str(error).splitlines()[0]}.") from None
 
 
-def with_release(rows: Mapping[str, str], version: str, lines: Sequence[str]) -> dict[str, str]:
-    """Return the rows of the table, each a flag's line with its releases, with those of one release replaced."""
-    found = {line: set(releases.split()) - {version} for line, releases in rows.items()}
-    for line in lines:
-        found.setdefault(line, set()).add(version)
-    return {line: " ".join(sorted(releases)) for line, releases in sorted(found.items()) if releases}
+def with_releases(table: Mapping[str, Any], lines: Mapping[str, Sequence[str]]) -> Mapping[str, Any]:
+    """Return the table with the lines of some releases, new or replaced."""
+    names = sorted({*table["releases"].split(), *lines}, key=lambda name: version_key(name) or ())
+    found: dict[str, dict[str, list[str]]] = {}
+    for name in names:
+        for line in lines[name] if name in lines else _lines_of(table["flags"], name):
+            choices = _CHOICES.search(line)
+            found.setdefault(_CHOICES.sub("{}", line), {})[name] = choices[0].split("|") if choices else []
+    flags: dict[str, str] = {}
+    for form, words in sorted(found.items()):
+        has = [name in words for name in names]
+        by_word = {word: [word in words.get(name, ()) for name in names] for word in sorted({*chain(*words.values())})}
+        choices = "|".join(one if of == has else f"{one}@{_bounds(of, names)}" for one, of in by_word.items())
+        flags[form.format(choices)] = _bounds(has, names)
+    return {**table, "releases": " ".join(names), "flags": flags}
 
 
-def removed(names: Mapping[str, set[str]]) -> dict[str, str]:
-    """Return the flags that a newer release lacks, with the newest release that has them. `names`: the flags of each release."""
-    in_order = sorted(names, key=lambda version: [int(part) for part in version.split(".")])
-    last = {name: version for version in in_order for name in names[version]}
-    return {name: version for name, version in sorted(last.items()) if version != in_order[-1]}
+def _lines_of(flags: Mapping[str, str], release: str) -> Iterator[str]:
+    for line, bounds in flags.items():
+        if is_of(bounds, release):
+            yield _CHOICES.sub(lambda found: "|".join(choices_of(found[0], release)), line)
+
+
+def _bounds(has: Sequence[bool], names: Sequence[str]) -> str:
+    """Return the first of the releases that have something, with the last if newer ones do not. Raises CommandRefusedError for a gap."""
+    first, last = has.index(True), len(has) - has[::-1].index(True)
+    if not all(has[first:last]):
+        raise CommandRefusedError(
+            f"{names[first]} and {names[last - 1]} have a flag or a choice that a release between them lacks."
+        )
+    return names[first] + (f"-{names[last - 1]}" if last < len(names) else "")
 
 
 def main(arguments: Sequence[str], out: Path = TABLE) -> int:
-    """Return 0 if the table was written or the removed flags were printed, 2 if an archive is rejected."""
+    """Return 0 if the table was written, 2 if an archive is rejected."""
     found: dict[str, list[str]] = {}
     try:
         for name in arguments:
-            if name != "--removed":
-                version, modules = read(Path(name))
-                found[version] = flags_of(modules)
+            version, modules = read(Path(name))
+            found[version] = flags_of(modules)
+        table = with_releases(json.loads(out.read_text(encoding="utf-8")), found)
     except CommandRefusedError as error:
         print(f"vllm_flags: {error}", file=sys.stderr)
         return 2
-    if "--removed" in arguments:
-        names = {version: {line.split()[0] for line in lines} for version, lines in found.items()}
-        print("\n".join(f"{name} | {version}" for name, version in removed(names).items()))
-        return 0
-    table = json.loads(out.read_text(encoding="utf-8"))
-    for version, lines in found.items():
-        table["flags"] = with_release(table["flags"], version, lines)
     out.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
     return 0
 

@@ -108,7 +108,7 @@ LINES = [
     "--api-key values @Frontend",
     "--attention-backend value FLASH|TRITON|AUTO @x",
     "--backend value auto|x|y|None @x",
-    "--chat-template value examples/a.jinja|b.jinja @Frontend",
+    "--chat-template value b.jinja|examples/a.jinja @Frontend",
     "--dtype value @x",
     "--eager toggle @x",
     "--either value @x",
@@ -149,26 +149,28 @@ def archived(folder: Path, version: str, modules: dict[str, str]) -> str:
     return str(path)
 
 
-def test_one_command_puts_a_release_into_the_table(tmp_path: Path):
+def test_one_command_puts_releases_into_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     table = tmp_path / "flags.json"
-    rows = {"--old value": "9.8.6", "--gone value @x": "9.8.7", "--headless switch": "9.8.6 9.8.7"}
-    table.write_text(json.dumps({"source": "s", "removed": {"--a": "1 |  | b"}, "flags": rows}))
-    assert main([archived(tmp_path, "9.8.7", MODULES)], table) == 0
+    rows = {"--old value": "9.8.6", "--gone value @x": "9.8.7", "--headless toggle": "9.8.6-9.8.6"}
+    given = {"source": "s", "releases": "9.8.6 9.8.7", "others": "1.0", "removed": {"--a": "1 |  | b"}, "flags": rows}
+    table.write_text(json.dumps(given))
+    newer = MODULES | {"vllm/config/model.py": CONFIG.replace('["x", "y"]', '["x", "z"]')}
+    assert main([archived(tmp_path, "9.8.7", MODULES), archived(tmp_path, "9.10.0", newer)], table) == 0
     written = json.loads(table.read_text(encoding="utf-8"))
-    assert written["removed"] == {"--a": "1 |  | b"}
-    assert {line for line, releases in written["flags"].items() if "9.8.7" in releases} == set(LINES)
-    assert written["flags"]["--old value"] == "9.8.6"
-    assert written["flags"]["--headless switch"] == "9.8.6 9.8.7"
-    assert "--gone value @x" not in written["flags"], "a line without a release goes"
-
-
-def test_the_flags_that_a_newer_release_lacks_are_printed_with_their_newest_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
-    older = {**MODULES, "vllm/entrypoints/launchers/cli_args.py": SERVER.replace("--headless", "--alone")}
-    archives = [archived(tmp_path, version, modules) for version, modules in (("0.10.0", MODULES), ("0.9.2", older))]
-    assert main(["--removed", *archives], tmp_path / "absent.json") == 0
-    assert capsys.readouterr().out == "--alone | 0.9.2\n"
+    assert {**written, "flags": {}} == {**given, "releases": "9.8.6 9.8.7 9.10.0", "flags": {}}
+    changed = {"--backend value auto|x|y|None @x", "--old value @x", "--attention-backend value FLASH|TRITON|AUTO @x"}
+    lines = {*LINES} - changed
+    assert written["flags"] == dict.fromkeys(lines, "9.8.7") | {
+        "--backend value None|auto|x|y@9.8.7-9.8.7|z@9.10.0 @x": "9.8.7",
+        "--attention-backend value AUTO|FLASH|TRITON @x": "9.8.7",
+        "--headless toggle": "9.8.6-9.8.6",
+        "--old value": "9.8.6-9.8.6",
+        "--old value @x": "9.8.7",
+    }
+    assert main([archived(tmp_path, "9.9.0", {**MODULES, "vllm/engine/arg_utils.py": ""})], table) == 2
+    assert "lacks" in capsys.readouterr().err, "the table cannot show a gap"
+    assert main([archived(tmp_path, "9.8.7", MODULES)], table) == 0
+    assert json.loads(table.read_text(encoding="utf-8")) == written
 
 
 def test_an_archive_of_something_else_is_refused_in_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

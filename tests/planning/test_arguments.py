@@ -1,15 +1,24 @@
 """`extraArgs` are read by the image's own table of flags: what vLLM would refuse or prefer to the plan is found, and removed."""
 
 import json
+import re
 import typing
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from gemma_serving.planning.data.images import IMAGES
+from gemma_serving.planning.data.tables import data_file
+from gemma_serving.planning.model.support import version_key
 from gemma_serving.planning.planner import plan
-from gemma_serving.planning.question.server_flags import TABLES, flag_table, parse_arguments
+from gemma_serving.planning.question.server_flags import (
+    flag_releases,
+    flag_table,
+    parse_arguments,
+    removed_flags,
+)
 from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.finding import Finding
 from gemma_serving.planning.settings.image import image_of_version
@@ -19,6 +28,7 @@ from gemma_serving.planning.solve.wording import message_of, remedy_of
 from gemma_serving.scripts.plan.question import CommandWording
 from tests.records import replace
 
+TABLE = data_file("flags.json")
 ROOT = Path(__file__).resolve().parents[2]
 GPU = Deployment(model="google/gemma-4-12B-it-qat-w4a16-ct", accelerator="L4")
 
@@ -64,7 +74,7 @@ def test_what_the_server_takes_passes(arguments: tuple[str, ...]):
     assert problems(*arguments) == []
 
 
-@pytest.mark.parametrize("version", [*TABLES, None])
+@pytest.mark.parametrize("version", [*flag_releases(), None])
 def test_numbers_agree_with_the_simulated_server(version: str | None):
     """Its list of flags comes from vLLM's documentation, the tables from vLLM's sources."""
     told: dict[str, list[str]] = json.loads(
@@ -74,7 +84,7 @@ def test_numbers_agree_with_the_simulated_server(version: str | None):
     documented = {f"--{name}": number for number, kind in kinds.items() for name in told[kind]}
     flags = {flag.name: flag for flag in flag_table(version).flags.values() if not flag.choices}
     both = documented.keys() & flags.keys()
-    assert len(both) > 60
+    assert len(both) > 50
     assert {name: flags[name].number.rstrip("?") for name in both} == {name: documented[name] for name in both}
 
 
@@ -82,7 +92,7 @@ def test_what_the_project_itself_passes_is_in_every_table():
     options = VllmOptions(
         **{option.name: True if option.kind is bool else None for option in OPTIONS.values() if option.flag}
     )
-    for version in TABLES:
+    for version in flag_releases():
         table = flag_table(version)
         assert problems(*vllm_arguments(options, model_or_path="m")[1:], version=version) == []
         assert {option.flag for option in OPTIONS.values() if option.flag} <= set(table.flags)
@@ -90,12 +100,37 @@ def test_what_the_project_itself_passes_is_in_every_table():
 
 
 def test_the_choices_of_typed_options_are_choices_of_the_flag():
-    for version in TABLES:
+    for version in {image.version for image in IMAGES.values()}:
         flags = flag_table(version).flags
         for option in OPTIONS.values():
             allowed = flags[option.flag].choices if option.flag else ()
             if allowed and option.kind is str:
                 assert set(typing.get_args(option.field.hint)) <= set(allowed), option.key
+
+
+@given(
+    st.sampled_from(sorted({line.split()[0] for line in TABLE["flags"]} | removed_flags().keys())),
+    st.sampled_from([*flag_releases(), *TABLE["others"].split()]),
+    st.sampled_from(["", "rc1.dev1"]),
+)
+@example("--calculate-kv-scales", "0.27.1", "")
+@example("--max-num-partial-prefills", "0.25.0", "")
+@example("--swap-space", "0.11.0", "")
+def test_a_flag_is_refused_only_by_a_release_outside_those_that_have_it(flag: str, release: str, development: str):
+    """A development version, which precedes its release, may have the flags of the release before it too."""
+    releases = flag_releases()
+    [read] = parse_arguments((flag,), flag_table(release + development))
+    said = re.search(r"its (first|last) release is ([\d.]+)", read.problem)
+    if said:
+        bounds = version_key(said[2]) or (), version_key(release + development) or ()
+        assert (bounds[0] > bounds[1]) if said[1] == "first" else (bounds[0] < bounds[1])
+    has = {one for one in releases if flag in flag_table(one).flags}
+    if release in releases:
+        at = releases.index(release)
+        near = releases[max(at - bool(development), 0) : at + 1]
+        assert ("is not a flag" in read.problem) == has.isdisjoint(near)
+    if has and flag in removed_flags():
+        assert removed_flags()[flag].last == max(has, key=releases.index)
 
 
 def test_a_version_between_two_releases_has_the_flags_of_both():
@@ -105,7 +140,7 @@ def test_a_version_between_two_releases_has_the_flags_of_both():
     assert "--dp-sync-interval" not in flag_table("0.29.0").flags
 
 
-@pytest.mark.parametrize("version", ["", "nightly", "0.20.0", "0.99.0", "0.28.0rc1"])
+@pytest.mark.parametrize("version", ["", "nightly", "0.18.1", "0.99.0", "25.09", "0.33.1rc1.dev3"])
 def test_an_image_outside_the_tables_is_only_warned_about(version: str):
     finding = found(replace(with_arguments("--no-such-flag"), image=image_of_version(version)), "ARG02")
     assert finding is not None
@@ -155,7 +190,7 @@ def test_no_finding_ever_shows_a_secret_and_each_remedy_removes_its_finding(argu
                 assert found(with_changes(deployment, remedy.changes), finding.id) is None
 
 
-@given(st.lists(st.text("-=.azAZ09_ {}", max_size=12), max_size=6), st.sampled_from(["", *TABLES]))
+@given(st.lists(st.text("-=.azAZ09_ {}", max_size=12), max_size=6), st.sampled_from(["", *flag_releases()]))
 def test_any_words_can_be_read_and_each_belongs_to_one_argument(arguments: list[str], version: str):
     read = parse_arguments(arguments, flag_table(version))
     assert [position for one in read for position in one.words] == list(range(len(arguments)))

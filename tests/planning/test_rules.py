@@ -5,20 +5,23 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gemma_serving.contracts.answers import Present
 from gemma_serving.gke.rules import GKE_RULES
 from gemma_serving.planning.cost.subject import examine
 from gemma_serving.planning.data.checkpoints import CHECKPOINTS
+from gemma_serving.planning.data.tables import data_file
+from gemma_serving.planning.model.support import known_key, support_rows
 from gemma_serving.planning.planner import plan
 from gemma_serving.planning.question.recommendation import TEXT_ONLY
 from gemma_serving.planning.question.types import Plan
 from gemma_serving.planning.rules import registry
+from gemma_serving.planning.rules.crashes import CRASHES
 from gemma_serving.planning.rules.findings import RULES
 from gemma_serving.planning.rules.security import exposure
-from gemma_serving.planning.rules.security.advisories import vulnerabilities
+from gemma_serving.planning.rules.security.advisories import ADVISORIES, vulnerabilities
 from gemma_serving.planning.settings.accepted import acceptable_ids, check_accepted
 from gemma_serving.planning.settings.bucket import BucketSettings
 from gemma_serving.planning.settings.cloud_run import ProbeSettings
@@ -40,6 +43,7 @@ from tests.records import replace
 law = settings(max_examples=examples(test=40, part=500, night=3000), deadline=None)
 
 MEASURED = load().deployments
+RELEASES = data_file("flags.json")
 EXISTING = ExistingNetworkSettings(network="net", subnetwork="sub", private_google_access=True)
 
 
@@ -351,12 +355,38 @@ def test_a_known_vulnerability_is_found_where_everybody_may_call_and_depends_on_
     assert said(image=image_of_version("0.31.0"), vllm=template) is None
     assert said(vllm=replace(template, limit_mm_per_prompt={"image": 1, "video": 0})) == ("warn", 2)
     assert said(image=image_of_version("0.30.0"), vllm=own_code) == ("warn", 1)
-    assert said(image=image_of_version("")) == ("info", 0)
     assert said("SEC11", vllm=own_code) == ("block", 1)
     assert said("SEC11", vllm=replace(with_video, trust_remote_code=True)) == ("block", 2)
     assert said("SEC11", image=image_of_version("0.31.0"), vllm=own_code) is None
     assert said("SEC11") is None, "nothing turned on a feature"
     assert said("SEC11", image=image_of_version(""), vllm=own_code) is None, "SEC04 says that the version is unknown"
+
+
+@law
+@given(
+    st.sampled_from(["", "nightly", "0.33.1", "0.33.1rc1.dev3", "25.9rc1.dev1"])
+    | st.builds("{}.{}.{}".format, *3 * [st.integers(0, 40)])
+)
+@example("0.99.0")
+@example("25.09")
+@example("3.2.5")
+def test_an_unknown_version_is_named_by_one_warning_and_no_record_speaks_of_it(version: str):
+    p = plan(replace(on_cloud_run(public=True), image=image_of_version(version)))
+    is_known = version in {*RELEASES["releases"].split(), *RELEASES["others"].split()}
+    warned = found(p, "SEC04")
+    is_named = warned is not None and "are unknown" in warned.message
+    assert is_named is not is_known
+    if not is_known:
+        assert the(p, "SEC04").severity == "warn"
+        assert version in the(p, "SEC04").message
+        assert {"REL01", "FIT06", "SEC11"}.isdisjoint(one.id for one in p.findings)
+
+
+def test_each_bound_of_a_record_is_a_known_release():
+    crashes = [bound for crash in CRASHES.values() for pair in crash.releases for bound in pair]
+    support = [bound for row in support_rows() for bound in (row.first, row.last)]
+    advised = [bound for one in ADVISORIES.values() for bound in (one.first, one.fixed)]
+    assert [one for one in (*crashes, *support, *advised) if one and known_key(one) is None] == []
 
 
 def test_the_least_batch_that_holds_a_video_is_accepted():

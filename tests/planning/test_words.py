@@ -13,7 +13,13 @@ import pytest
 from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.planner import plan
 from gemma_serving.planning.question.extra_arguments import ON_BY_DEFAULT
-from gemma_serving.planning.question.server_flags import TABLES, ServerFlag, flag_table, parse_arguments, removed_flags
+from gemma_serving.planning.question.server_flags import (
+    ServerFlag,
+    flag_releases,
+    flag_table,
+    parse_arguments,
+    removed_flags,
+)
 from gemma_serving.planning.question.types import Plan
 from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.image import image_of_version
@@ -148,9 +154,9 @@ def spelled(flag: ServerFlag) -> tuple[str, ...]:
     return (flag.name, next(iter(one for one in flag.choices if one != "None"), "1"))
 
 
-@pytest.mark.parametrize("version", TABLES)
+@pytest.mark.parametrize("version", flag_releases())
 def test_each_flag_of_the_engine_that_the_plan_does_not_read_is_named(version: str, subtests: pytest.Subtests):
-    newer = [flag_table(one).flags for one in TABLES[TABLES.index(version) + 1 :]]
+    newer = [flag_table(one).flags for one in flag_releases()[flag_releases().index(version) + 1 :]]
     on = replace(GPU, image=image_of_version(version))
     plain = figures(plan(on))
     for flag in {one.name: one for one in flag_table(version).flags.values() if "." not in one.name}.values():
@@ -197,10 +203,10 @@ def test_eager_on_a_gpu_is_planned():
 
 
 def test_each_flag_that_a_release_lost_has_a_row_and_each_replacement_is_a_flag():
-    names = [{flag.name for flag in flag_table(version).flags.values()} for version in TABLES]
+    names = [{flag.name for flag in flag_table(version).flags.values()} for version in flag_releases()]
     for older, newer in pairwise(names):
         assert older - newer <= removed_flags().keys()
-    newest = flag_table(TABLES[-1])
+    newest = flag_table(flag_releases()[-1])
     assert not removed_flags().keys() & newest.flags.keys()
     for name, removed in removed_flags().items():
         assert removed.source
@@ -209,7 +215,9 @@ def test_each_flag_that_a_release_lost_has_a_row_and_each_replacement_is_a_flag(
         instead = removed.replacement.split()
         assert (instead[0] if instead else "leave it out") in problem
         flag = instead[0].partition(".")[0] if instead else "--seed"
-        later = [version for version in TABLES if removed.last not in TABLES or version > removed.last]
+        later = [
+            version for version in flag_releases() if removed.last not in flag_releases() or version > removed.last
+        ]
         assert all(flag in flag_table(version).flags for version in later)
 
 
@@ -225,7 +233,7 @@ def test_the_opposite_of_a_switch_is_never_suggested():
 
 def test_the_simulated_server_has_the_same_words():
     def union(flag: str) -> set[str]:
-        return {word for version in TABLES for word in flag_table(version).flags[flag].choices}
+        return {word for version in flag_releases() for word in flag_table(version).flags[flag].choices}
 
     assert set(known_words("load_formats")) == union("--load-format")
     assert set(known_words("tool_parsers")) == union("--tool-call-parser")

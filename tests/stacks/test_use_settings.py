@@ -7,7 +7,7 @@ import pytest
 from gemma_serving.planning.memory.resolve import resolve
 from gemma_serving.planning.planner import plan
 from gemma_serving.planning.question.features import served_features
-from gemma_serving.planning.question.server_flags import TABLES, flag_table, parse_arguments
+from gemma_serving.planning.question.server_flags import flag_releases, flag_table, parse_arguments
 from gemma_serving.planning.settings.paths import with_changes
 from gemma_serving.planning.settings.vllm_args import vllm_arguments
 from gemma_serving.stacks.loading import from_values
@@ -52,7 +52,7 @@ def test_each_block_is_spelled_into_flags_that_each_pinned_release_takes():
     assert set(words) >= SPELLED
     at = words.index("--enable-lora")
     assert words[at + 1 : at + 4] == ("--lora-modules", "chat=org/chat", "sql=org/sql")
-    for version in TABLES:
+    for version in flag_releases():
         assert [one.problem for one in parse_arguments(words[1:], flag_table(version)) if one.problem] == []
 
 

@@ -1,7 +1,7 @@
 """Server images by name: repository, digest, and supported features.
 
 A stack names an entry of images.json (`image: vllm-tpu`). To upgrade every stack, change the entry there.
-A version outside `planning.question.server_flags.TABLES` needs a table of its flags: `python -m authors.vllm_flags vllm-X.Y.Z.tar.gz`.
+A release that gemma_serving/planning/data/flags.json lacks needs its flags there: `python -m authors.vllm_flags vllm-X.Y.Z.tar.gz`.
 """
 
 from collections.abc import Mapping

@@ -6,14 +6,14 @@ first tag, or the first release's wheel, that contains the change, never the dat
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Final, Literal
 
 from msgspec import Struct
 
 from gemma_serving.planning.data.images import DEFAULT_IMAGES, IMAGES, built_images
-from gemma_serving.planning.data.tables import typed_file
+from gemma_serving.planning.data.tables import data_file, typed_file
 from gemma_serving.planning.machine.hardware import Accelerator
 from gemma_serving.planning.model.spec import ModelSpec
 
@@ -25,9 +25,11 @@ ModelKind = Literal["dense", "shared-kv", "experts", "pytorch"]
 
 Feature = Literal["fp8_kv", "scaled_kv", "draft_model", "lora", "structured_output"]
 """Subjects of rows beside precisions and modalities (image, video, audio): formats of the KV cache, and the features of a server."""
-_ANY_DEVELOPMENT: Final = 10**9
+VersionKey = tuple[int, int, int, int]
+_RELEASE: Final = 10**9
+"""Last part of the key of a release, after those of its development versions."""
 _LOCAL_BUILD: Final = re.compile(r"(?:\+[a-z0-9.]+)?")
-_VERSION: Final = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?(?:rc\d+)?(?:\.dev(\d+))?")
+_VERSION: Final = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?(rc\d+)?(?:\.dev(\d+))?")
 
 
 class Support(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -104,7 +106,7 @@ def feature_gap(
 
 def _rows_for(spec: ModelSpec, accelerator: Accelerator, image_version: str | None) -> Iterator[Support]:
     """Yield the rows that apply to a model on a device with an image, whatever they are about."""
-    version = version_key(version_in_use(accelerator, image_version))
+    version = known_key(version_in_use(accelerator, image_version))
     generation, kind = accelerator.generation, kind_of_model(spec)
     for row in support_rows():
         if (
@@ -135,13 +137,31 @@ def loading_image(scheme: str, spec: ModelSpec, accelerator: Accelerator) -> str
 
 
 @cache
-def version_key(version: str) -> tuple[int, int, int, int] | None:
-    """Return a sortable form of a vLLM version: 0.29.1rc1.dev468 precedes 0.29.1. None if it cannot be parsed."""
+def known_key(version: str) -> VersionKey | None:
+    """Return the sortable form of a release, or of a development version between two releases; None for any other, of which nothing is known."""
+    keys, key = _release_keys(), version_key(version)
+    if key is None or key in keys:
+        return key
+    is_development = key[-1] < _RELEASE
+    return key if is_development and key < keys[-1] and key[:2] in {one[:2] for one in keys} else None
+
+
+@cache
+def _release_keys() -> Sequence[VersionKey]:
+    """Return every release, oldest first."""
+    rows: dict[str, str] = data_file("flags.json")
+    return sorted(key for name in f"{rows['releases']} {rows['others']}".split() if (key := version_key(name)))
+
+
+@cache
+def version_key(version: str) -> VersionKey | None:
+    """Return a sortable form of a vLLM version: 0.29.1rc1.dev468 and 0.29.1rc1 precede 0.29.1. None if it cannot be parsed."""
     found = _VERSION.match(version)
     if found is None:
         return None
-    major, minor, patch, development = found.groups()
-    return int(major), int(minor), int(patch or 0), int(development) if development else _ANY_DEVELOPMENT
+    major, minor, patch, candidate, development = found.groups()
+    last = int(development) if development else _RELEASE - bool(candidate)
+    return int(major), int(minor), int(patch or 0), last
 
 
 def is_version(text: str) -> bool:
@@ -161,11 +181,11 @@ def is_between(version: str, first: str, before: str) -> bool:
     """Return whether a version is at `first` (empty for any) or later and precedes `before` (empty for none). Only without bounds, an unknown one is."""
     if not first and not before:
         return True
-    key, low, high = version_key(version), version_key(first), version_key(before)
+    key, low, high = known_key(version), version_key(first), version_key(before)
     return key is not None and (low is None or low <= key) and (high is None or key < high)
 
 
-def _is_within(version: tuple[int, int, int, int] | None, row: Support) -> bool:
+def _is_within(version: VersionKey | None, row: Support) -> bool:
     """Return whether a row applies to a version; a row with a bound never applies to an unknown version."""
     first, last = version_key(row.first), version_key(row.last)
     if first is None and last is None:

@@ -5,23 +5,21 @@ if unambiguous, `--flag=value` and `--flag value` are equal, `--flag.key=value` 
 """
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, lru_cache
+from itertools import chain
 from typing import Final, Literal, cast
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from gemma_serving.planning.data.tables import data_file
+from gemma_serving.planning.model.support import known_key, version_key
 from gemma_serving.planning.numbers import read_json
 from gemma_serving.planning.settings.vllm_args import OPTIONS
 
-TABLES: Final = ("0.28.0", "0.29.0", "0.30.0", "0.31.0")
-"""Releases with a table, oldest first: from the oldest to the newest release among the images (planning.data.images)."""
-
 Kind = Literal["switch", "toggle", "value", "values", "optional"]
-_RELEASE: Final = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?")
 _NUMBER: Final = re.compile(r"-\d+(\.\d*)?|-\.\d+")
 _SHOWN_CHOICES: Final = 16
 CHAT_TEMPLATE: Final = OPTIONS["chatTemplate"].flag
@@ -97,51 +95,58 @@ class ServerArgument(Struct, frozen=True, kw_only=True):
 
 @cache
 def flag_table(version: str | None) -> FlagTable:
-    """Return the table of a version. A version between two tables may have the flags of both; None is an unknown version."""
-    if version in TABLES:
-        return FlagTable(f"vLLM {version}", True, _flags(version))
-    release = _release(version or "")
-    older = [name for name in TABLES if _release(name) < release]
-    newer = [name for name in TABLES if _release(name) >= release]
-    near = (older[-1:] + newer[:1]) if release else list(TABLES)
-    flags = {spelling: flag for name in near for spelling, flag in _flags(name).items()}
-    words = f"vLLM {version}" if release else "vLLM"
-    return FlagTable(words, bool(release and older and newer), _with_all_choices(flags, near))
-
-
-def _release(version: str) -> tuple[int, ...]:
-    found = _RELEASE.match(version)
-    return tuple(int(part or 0) for part in found.groups()) if found else ()
-
-
-def _with_all_choices(flags: Mapping[str, ServerFlag], versions: Sequence[str]) -> Mapping[str, ServerFlag]:
-    """Return the flags with the choices of all versions. A flag without choices in one version has none."""
-    merged: dict[str, ServerFlag] = {}
-    for spelling, flag in flags.items():
-        found = [known.choices for version in versions if (known := _flags(version).get(spelling)) is not None]
-        choices = tuple(dict.fromkeys(text for one in found for text in one)) if all(found) else ()
-        numbers = {known.number for version in versions if (known := _flags(version).get(spelling)) is not None}
-        number = flag.number if len(numbers) == 1 else ""
-        merged[spelling] = replace(flag, choices=choices, number=number)
-    return merged
+    """Return the table of a version. A version between two releases may have the flags of both, and an unknown one those of all."""
+    text, key, releases = version or "", known_key(version or ""), flag_releases()
+    keys = [_key(name) for name in releases]
+    at = bisect_left(keys, key) if key else 0
+    near = releases[max(at - (key not in keys), 0) : at + 1] if key else releases
+    return FlagTable(f"vLLM {text}" if version_key(text) else "vLLM", key in keys or at > 0, _flags(near))
 
 
 @cache
-def _flags(version: str) -> Mapping[str, ServerFlag]:
+def flag_releases() -> tuple[str, ...]:
+    """Return the releases with a table, oldest first."""
+    return tuple(data_file("flags.json")["releases"].split())
+
+
+@cache
+def _flags(releases: tuple[str, ...]) -> Mapping[str, ServerFlag]:
+    """Return the flags of all of these releases, with the choices of all. A flag without choices in one of them has none."""
     rows: dict[str, str] = data_file("flags.json")["flags"]
     flags: dict[str, ServerFlag] = {}
-    for line in (line for line, releases in rows.items() if version in releases.split()):
+    for line, bounds in rows.items():
+        having = [release for release in releases if is_of(bounds, release)]
+        if not having:
+            continue
         facts, _, group = line.partition(" @")
         words = facts.split(" ")
         names = [word for word in words if word.startswith("-")]
         kind, allowed = (*words[len(names) :], "")[:2]
         is_number = allowed.startswith("<")
-        choices = tuple(allowed.split("|")) if allowed and not is_number else ()
+        choices = () if is_number else tuple(dict.fromkeys(chain(*(choices_of(allowed, one) for one in having))))
+        if names[0] in flags:
+            choices = (*flags[names[0]].choices, *choices) if flags[names[0]].choices and choices else ()
         flag = ServerFlag(names[0], kind, choices, allowed.strip("<>") if is_number else "", group)
         flags |= dict.fromkeys(names, flag)
         if kind == "toggle":
             flags[f"--no-{names[0].removeprefix('--')}"] = flag
     return flags
+
+
+def choices_of(text: str, release: str) -> tuple[str, ...]:
+    """Return the choices of a flag's line that a release has."""
+    parts = [word.partition("@") for word in text.split("|") if word]
+    return tuple(word for word, _, bounds in parts if is_of(bounds, release))
+
+
+def is_of(bounds: str, release: str) -> bool:
+    """Return whether a release is within `FIRST-LAST`, or at `FIRST` or later."""
+    first, _, last = bounds.partition("-")
+    return _key(first) <= _key(release) <= _key(last or release)
+
+
+def _key(version: str) -> tuple[int, ...]:
+    return version_key(version) or ()
 
 
 @cache
@@ -221,18 +226,21 @@ def _spelling(base: str, table: FlagTable) -> tuple[str, str]:
         return longer[0], ""
     if longer:
         return name, f"{base} could be {', '.join(longer[:3])}{' and others' if len(longer) > 3 else ''}"  # noqa: PLR2004 - shown
-    return name, f"{base} is not a flag of {table.version}{_past_or_future(name, table)}"
+    hint = _past_or_future(name, table)
+    return name, "" if hint is None else f"{base} is not a flag of {table.version}{hint}"
 
 
-def _past_or_future(name: str, table: FlagTable) -> str:
-    """Return what is known of a flag that a release does not have: the newer or older release with it, or the flag that is meant."""
-    release = _release(table.version.removeprefix("vLLM "))
-    newer = next((version for version in TABLES if _release(version) > release and name in _flags(version)), None)
+def _past_or_future(name: str, table: FlagTable) -> str | None:
+    """Return what is known of a flag that a table lacks: the newer or older release with it, or the flag that is meant. None if an older table may have it."""
+    release = table.version.removeprefix("vLLM ")
+    newer = next((one for one in flag_releases() if _key(one) > _key(release) and name in flag_table(one).flags), None)
     if newer is not None:
         return f" (its first release is {newer})"
     removed = removed_flags().get(name.replace("--no-", "--", 1))
     if removed is None:
         return _suggestion(name, tuple(table.flags))
+    if known_key(release) and _key(release) <= _key(removed.last):
+        return None
     return f" (its last release is {removed.last}; {f'use {removed.replacement}' if removed.replacement else 'leave it out'})"
 
 

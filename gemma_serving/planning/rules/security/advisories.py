@@ -7,7 +7,8 @@ from msgspec import Struct
 
 from gemma_serving.planning.cost.subject import Subject
 from gemma_serving.planning.data.tables import Table, typed_file
-from gemma_serving.planning.model.support import is_between, version_in_use, version_key
+from gemma_serving.planning.model.support import is_between, known_key, version_in_use, version_key
+from gemma_serving.planning.question.server_flags import flag_releases
 from gemma_serving.planning.rules.registry import RuleResult, rule
 from gemma_serving.planning.settings.finding import Remedy
 
@@ -62,9 +63,12 @@ def _vulnerable_feature(subject: Subject) -> RuleResult | None:
 
 @rule("SEC04")
 def _vulnerable(subject: Subject) -> RuleResult | None:
-    if version_key(_version(subject)) is None:
+    version = _version(subject)
+    if known_key(version) is None:
         return RuleResult(
-            "The image's version of vLLM is unknown, and so are its published vulnerabilities.",
+            f"vLLM {version or 'of the image'} is not a release that this project knows (newest: {flag_releases()[-1]}). Whether it serves this model "
+            "and takes these arguments, its memory, start and speed, and its published vulnerabilities are unknown.",
+            severity="warn",
             advice="Set image.version to the version in the first lines of its log.",
         )
     found = vulnerabilities(subject) if subject.resolved.deployment.cloud_run.public else ()
