@@ -203,10 +203,10 @@ def test_len02_names_the_projects_own_assumption_where_it_decides():
     ],
 )
 def test_a_number_of_image_tokens_moves_to_its_key_or_is_removed(extra, nearest):
-    finding = the(plan(deployment(extra_args=("--grpc", *extra))), "ARG03")
+    finding = the(plan(deployment(extra_args=("--max-logprobs=5", *extra))), "ARG03")
     assert [remedy.changes for remedy in finding.remedies] == [
-        {"vllm.image_tokens": nearest, "vllm.extra_args": ("--grpc",)},
-        {"vllm.extra_args": ("--grpc",)},
+        {"vllm.image_tokens": nearest, "vllm.extra_args": ("--max-logprobs=5",)},
+        {"vllm.extra_args": ("--max-logprobs=5",)},
     ]
 
 

@@ -40,25 +40,55 @@ TPU = Deployment(model="google/gemma-4-E2B-it", accelerator="v6e-1")
 WORD = "no-such-word"
 FREE = {"served_model_name": "a name for clients", "lora_adapters": "places, whose form the settings check"}
 """Options whose text is no word of vLLM's."""
-OF_REQUESTS = {"", "Frontend", "LoggingConfig", "ObservabilityConfig", "StructuredOutputsConfig"}
+OF_REQUESTS = {"LoggingConfig", "ObservabilityConfig", "StructuredOutputsConfig"}
+REACHES = {
+    "entrypoints/serve/middleware/register.py: headers for web pages, and --allowed-origins is []": (
+        "--allow-credentials --allowed-headers --allowed-methods"
+    ),
+    "entrypoints/cohere: only /cohere/v2/chat": "--cohere-format --cohere-is-reasoning-model",
+    "entrypoints/launchers/dp_supervisor.py: read with --data-parallel-multi-port-external-lb, which ARG01 names": (
+        "--data-parallel-supervisor-port --dp-supervisor-probe-failure-threshold --dp-supervisor-probe-interval-s --dp-supervisor-probe-timeout-s"
+    ),
+    "entrypoints/launchers/utils/server_utils.py, logging_utils: lines of the log": (
+        "--aggregate-engine-logging --disable-access-log-for-endpoints --disable-log-stats --disable-uvicorn-access-log --enable-log-deltas "
+        "--enable-log-outputs --log-config-file --log-error-stack --max-log-len --uvicorn-log-level"
+    ),
+    "entrypoints/launchers/app.py: pages of the documentation": "--disable-fastapi-docs --enable-offline-docs",
+    "entrypoints/common/cli_args.py: fields and headers beside an answer": (
+        "--enable-force-include-usage --enable-per-request-metrics --enable-prompt-tokens-details --enable-request-id-headers "
+        "--enable-server-load-tracking --fingerprint-mode --fingerprint-value --sse-keep-alive-interval"
+    ),
+    "entrypoints/launchers/launcher.py: limits of a request's headers": (
+        "--h11-max-header-count --h11-max-incomplete-event-size"
+    ),
+    "entrypoints/launchers/app.py, and Starlette's get_route_path: each path is also served without it": "--root-path",
+    "uvicorn config.py, is_ssl: read with a key or a certificate": (
+        "--enable-ssl-refresh --ssl-ca-certs --ssl-cert-reqs --ssl-ciphers"
+    ),
+    "platforms/interface.py, validate_environ: variables of the container": "--fail-on-environ-validation",
+    "entrypoints/pooling: requests for scores": "--enable-flash-late-interaction",
+    "entrypoints/cli/serve.py: processes that share the port, if any": "--api-server-count",
+    "the stack's own": "--shutdown-timeout",
+    "model_executor/layers/mamba: layers that Gemma 4 lacks": (
+        "--gdn-decode-backend --gdn-prefill-backend --kda-decode-backend --kda-prefill-backend"
+    ),
+}
+"""Flags of the server with which it answers by HTTP on the same port with the same words, by the source (vLLM 0.33.0) that says so."""
 SMALL = {
     "--allowed-local-media-path": "SEC10",
-    "--code-revision": "code",
-    "--generation-config": "defaults of requests",
+    "--api-key": "SEC01",
+    "--default-chat-template-kwargs": "ARG01 beside vllm.thinking, whose values these are",
     "--hf-token": "SEC01",
-    "--interleave-mm-strings": "prompts",
+    "--lora-modules": "read with --enable-lora",
     "--max-lora-rank": "read with --enable-lora",
     "--max-loras": "read with --enable-lora",
     "--mm-processor-kwargs": "read for max_soft_tokens",
-    "--logprobs-mode": "contents of a response",
     "--max-logprobs": "contents of a response",
-    "--override-generation-config": "defaults of requests",
     "--pt-load-map-location": "pickled files",
     "--reasoning-config": "marks of the parser",
     "--seed": "random numbers",
     "--structured-outputs-config": "requests with a schema",
     "--tokenizer": "SEC07",
-    "--tokenizer-mode": "the tokenizer's code",
     "--tokenizer-revision": "SEC07",
     "--use-tqdm-on-load": "a progress bar",
 }
@@ -151,7 +181,7 @@ def figures(found: Plan) -> tuple[object, ...]:
 def spelled(flag: ServerFlag) -> tuple[str, ...]:
     if flag.kind in {"switch", "toggle", "optional"}:
         return (flag.name,)
-    return (flag.name, next(iter(one for one in flag.choices if one != "None"), "1"))
+    return (flag.name, next(iter(one for one in flag.choices if one not in {"None", "auto"}), "1"))
 
 
 @pytest.mark.parametrize("version", flag_releases())
@@ -166,7 +196,8 @@ def test_each_flag_of_the_engine_that_the_plan_does_not_read_is_named(version: s
             found = plan(with_options(on, extra_args=spelled(flag)))
             is_named = any(flag.name in one.message for one in found.findings)
             is_read = figures(found) != plain
-            assert is_named or is_read or flag.group in OF_REQUESTS or flag.name in {*SMALL, *ON_BY_DEFAULT}
+            others = {*" ".join(REACHES.values()).split(), *SMALL, *ON_BY_DEFAULT}
+            assert is_named or is_read or flag.group in OF_REQUESTS or flag.name in others
 
 
 @pytest.mark.parametrize(
@@ -189,6 +220,33 @@ def test_an_ignored_option_is_named_and_its_bands_are_those_of_a_server_that_nob
     assert found.throughput.decode_sources == 0
     assert found.throughput.saturated_low_tok_per_s < plain.throughput.saturated_low_tok_per_s
     assert found.throughput.saturated_high_tok_per_s > plain.throughput.saturated_high_tok_per_s
+
+
+@pytest.mark.parametrize("on", [GPU, TPU], ids=["gpu", "tpu"])
+@pytest.mark.parametrize(
+    ("argument", "severity", "rule"),
+    [
+        ("--ssl-keyfile=/k.pem", "block", "SEC05"),
+        ("--ssl-certfile=/c.pem", "block", "SEC05"),
+        ("--uds=x.sock", "block", "SEC05"),
+        ("--headless", "block", "SEC05"),
+        ("--api-server-count=0", "block", "SEC05"),
+        ("--grpc", "block", "SEC05"),
+        ("--api-server-count=2", None, "SEC05"),
+        ("--root-path=/x", None, "SEC05"),
+        ("--code-revision=main", "warn", "ARG05"),
+        ("--generation-config=vllm", "warn", "ARG05"),
+        ("--generation-config=auto", None, "ARG05"),
+        ("--attention-backend=FLASHINFER", "warn", "ARG05"),
+    ],
+)
+def test_an_argument_that_moves_the_server_blocks_and_one_that_changes_answers_warns(
+    on: Deployment, argument: str, severity: str | None, rule: str
+):
+    found = plan(with_options(on, extra_args=(argument,))).findings
+    assert next((one.severity for one in found if one.id == rule), None) == severity
+    said = " ".join(one.message for one in found)
+    assert ("attention backend for this model on this device is not judged" in said) == ("attention" in argument)
 
 
 @pytest.mark.parametrize("base", [GPU, TPU], ids=["gpu", "tpu"])

@@ -14,23 +14,36 @@ OWN_FLAGS: Final[Mapping[str, VllmOption]] = {option.flag: option for option in 
     option.shape.switch: option for option in OPTIONS.values() if isinstance(option.shape, Pairs)
 }
 """Option of each flag that has a settings key."""
+CHANGES_ANSWERS: Final = frozenset(
+    {
+        "--anthropic-disabled-thinking-effort",
+        "--chat-template-content-format",
+        "--code-revision",
+        "--exclude-tools-when-tool-choice-none",
+        "--generation-config",
+        "--interleave-mm-strings",
+        "--logprobs-mode",
+        "--override-generation-config",
+        "--reasoning-effort-map",
+        "--response-role",
+        "--return-tokens-as-token-ids",
+        "--tokenizer-mode",
+        "--tool-strict-level",
+    }
+)
+"""Flags without another effect than on what a server answers (vLLM's config/model.py and entrypoints/common/cli_args.py, 0.33.0)."""
 _WITHOUT_EFFECT: Final = frozenset(
     {
+        *CHANGES_ANSWERS,
         TOKENIZER,
         TOKENIZER_REVISION,
         "--allowed-local-media-path",
-        "--code-revision",
-        "--generation-config",
         "--hf-token",
-        "--interleave-mm-strings",
-        "--logprobs-mode",
         "--max-logprobs",
-        "--override-generation-config",
         "--pt-load-map-location",
         "--reasoning-config",
         "--seed",
         "--structured-outputs-config",
-        "--tokenizer-mode",
         "--use-tqdm-on-load",
     }
 )

@@ -9,6 +9,7 @@ from gemma_serving.contracts.spelling import meant
 from gemma_serving.planning.cost.subject import Subject
 from gemma_serving.planning.numbers import read_json
 from gemma_serving.planning.question.extra_arguments import (
+    CHANGES_ANSWERS,
     ON_BY_DEFAULT,
     OWN_FLAGS,
     extra_arguments,
@@ -125,6 +126,7 @@ def _ignored(subject: Subject) -> RuleResult | None:
     options = resolved.deployment.vllm
     read = extra_arguments(resolved)
     found = [one for one in ignored_arguments(resolved) if not owner_of(one, read, options)]
+    answers = [one for one in read if one.name in CHANGES_ANSWERS and not one.is_off and one.value != ("auto",)]
     changes: dict[str, object] = {}
     facts: list[str] = []
     if resolved.skips_compilation:
@@ -133,15 +135,22 @@ def _ignored(subject: Subject) -> RuleResult | None:
             "vllm.enforceEager is true: vLLM on TPU then compiles no program while it starts, and each request of a new shape waits for its program."
         )
     if found:
-        changes["vllm.extra_args"] = kept_arguments(subject, found)
-        listed = ", ".join(dict.fromkeys(one.written if one.is_off else one.name for one in found))
-        facts.append(f"vllm.extraArgs has {listed}, which may change memory, start or speed.")
-    if not facts:
-        return None
-    return RuleResult(
-        f"{' '.join(facts)} The plan ignores that: its bands of start and speed are those of a server that was never measured.",
-        remedies=(Remedy(changes=changes),),
-    )
+        facts.append(f"vllm.extraArgs has {_listed(found)}, which may change memory, start or speed.")
+    if any(one.name.startswith("--attention-") for one in found):
+        facts.append("Whether vLLM takes that attention backend for this model on this device is not judged.")
+    if facts:
+        facts.append(
+            "The plan ignores that: its bands of start and speed are those of a server that was never measured."
+        )
+    if answers:
+        facts.append(f"vllm.extraArgs has {_listed(answers)}, which may change what the server answers.")
+    if found or answers:
+        changes["vllm.extra_args"] = kept_arguments(subject, (*found, *answers))
+    return RuleResult(" ".join(facts), remedies=(Remedy(changes=changes),)) if facts else None
+
+
+def _listed(found: Sequence[ServerArgument]) -> str:
+    return ", ".join(dict.fromkeys(one.written if one.is_off else one.name for one in found))
 
 
 @rule("ARG02")

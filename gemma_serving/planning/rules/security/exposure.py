@@ -38,10 +38,22 @@ _OPENS: Final[Mapping[str, str]] = {
     "--tool-parser-plugin": _RUNS,
     "--tool-server": "calls tools for every caller",
     "--trust-request-chat-template": "runs a chat template that a caller sends",
+    "--trust-request-mm-kwargs": "lets a caller set how images are processed, and so their memory",
     "--worker-cls": _RUNS,
     "--worker-extension-cls": _RUNS,
 }
 """Effect of each flag that opens a server, as the end of a sentence."""
+_API_SERVERS: Final = "--api-server-count"
+_UNREACHED: Final[Mapping[str, str]] = {
+    _API_SERVERS: "starts no HTTP server",
+    "--grpc": "serves gRPC, which checks no API key",
+    "--grpc-port": "exits, because only its Rust frontend has that port",
+    "--headless": "starts no HTTP server",
+    "--ssl-certfile": "serves HTTPS",
+    "--ssl-keyfile": "serves HTTPS",
+    "--uds": "listens on a Unix socket",
+}
+"""Effect of each flag with which a server does not answer by HTTP on its port (vLLM's entrypoints/cli/serve.py, launcher.py and cli_args.py)."""
 _CLOSED: Final = {"--allowed-origins": ("[]",), "--allowed-local-media-path": ("",)}
 """Values with which these flags open nothing."""
 
@@ -81,15 +93,14 @@ def _public(subject: Subject) -> RuleResult | None:
 
 
 @rule("SEC05")
-def _unguarded(subject: Subject) -> RuleResult | None:
-    if not subject.resolved.deployment.has_api_key:
-        return None
-    found = arguments_named(subject, {"--grpc"})
+def _unreached(subject: Subject) -> RuleResult | None:
+    found = [one for one in arguments_named(subject, _UNREACHED) if one.name != _API_SERVERS or one.value == ("0",)]
     if not found:
         return None
+    listed = "; ".join(f"with {one.written}, vLLM {_UNREACHED[one.name]}" for one in found)
     return RuleResult(
-        "vllm.extraArgs bypasses the path guard. With --grpc, vLLM serves gRPC, "
-        "which checks no API key and lacks the /health that the stack polls.",
+        f"vllm.extraArgs keeps the server from its port: {listed}. The probe and `gemma connect` speak HTTP on that port, so the "
+        "server will never become ready.",
         remedies=(change("vllm.extra_args", kept_arguments(subject, found)),),
     )
 
