@@ -6,7 +6,9 @@ import pytest
 
 from gemma_serving.planning.data.tables import data_file
 from gemma_serving.planning.errors import PlanningError
+from gemma_serving.planning.machine.hardware import ACCELERATORS
 from gemma_serving.planning.model.hf_config import model_from_config
+from gemma_serving.planning.model.support import support_of
 
 CONFIGS = {name.split("-")[2]: row["config"] for name, row in data_file("models.json").items()}
 FP8 = {"num_bits": 8, "type": "float", "strategy": "channel", "symmetric": True}
@@ -87,6 +89,47 @@ def test_the_kv_cache_is_what_vllm_takes_from_the_files(method: str, named: dict
     spec = read("31B", {**stored, **named})
     assert spec.kv_cache_dtype == planned
     assert any("NVFP4 KV cache" in one for one in spec.unmodelled) is ("NVFP4" in str(named) or "4" in str(named))
+
+
+EXAMPLE = ("lm_head", "re:.*embed.*", "re:.*router", "re:.*vision_tower.*", "re:.*audio_tower.*")
+
+
+@pytest.mark.parametrize(
+    ("size", "ignore", "quantizes"),
+    [
+        ("26B", ("lm_head",), ("encoders", "router")),
+        ("26B", EXAMPLE, ()),
+        ("26B", ("lm_head", "model.language_model.layers.0.router.proj", r"re:model\.(vision|embed).*"), ()),
+        ("26B", ("re:.*vision.*",), ("router",)),
+        ("26B", ("re:.*router", "re:.*vision_tower.*"), ("encoders",)),
+        ("26B", ("re:(",), ()),
+        ("31B", ("lm_head", "re:.*vision.*"), ()),
+        ("E2B", ("re:.*vision.*",), ("encoders",)),
+        ("E2B", EXAMPLE, ()),
+        ("12B", ("lm_head",), ("embedders",)),
+        ("12B", ("re:.*embed_.*",), ()),
+    ],
+)
+def test_the_parts_beside_the_language_model_that_a_file_quantizes_are_judged_by_release(
+    size: str, ignore: tuple[str, ...], quantizes: tuple[str, ...]
+):
+    """vLLM has no scales of a router, nor of 12B's embedders, and those of encoders from 0.23.0."""
+    spec = read(size, groups((FP8, ["Linear"]), ignore=ignore))
+    assert spec.quantizes == quantizes
+    card = ACCELERATORS["RTX PRO 6000"]
+    found = {version: support_of("fp8", spec, card, image_version=version).answer for version in ("0.22.1", "0.31.0")}
+    old = "unknown" if quantizes or size == "12B" else "yes"
+    dead = not {"router", "embedders"}.isdisjoint(quantizes)
+    assert found == {
+        "0.22.1": "no" if dead and size != "12B" else old,
+        "0.31.0": "no" if dead else "yes",
+    }
+
+
+@pytest.mark.parametrize("size", ["26B", "12B"])
+def test_only_a_class_of_compressed_tensors_means_them(size: str):
+    assert read(size, groups((FP8, [ATTENTION, MLP]))).quantizes == ()
+    assert read(size, {"quant_method": "modelopt", "quant_algo": "FP8", "ignore": ["lm_head"]}).quantizes == ()
 
 
 def test_what_ignore_leaves_open_is_said():

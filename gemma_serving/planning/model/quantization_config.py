@@ -84,12 +84,36 @@ def with_quantization(spec: ModelSpec, top: ConfigReader) -> ModelSpec:
             *((role, size) for role, size in sizes.items() if role in present and not math.isclose(size, usual(role))),
             *((role, stored.size) for role in tables),
         ),
+        quantizes=tuple(sorted(_quantizes(spec, stored))) if block.text("quant_method") == "compressed-tensors" else (),
         packing=_packing(block),
         block_width=_block_width(block),
         has_fp4_activations=_has_fp4_activations(block),
         kv_cache_dtype="fp8" if cache == "fp8" else "auto",
         unmodelled=(*spec.unmodelled, *_unknown(stored, left & present, cache)),
     )
+
+
+def _quantizes(spec: ModelSpec, stored: _Stored) -> Iterator[str]:
+    """Yield what Gemma 4 has beside the layers of its language model, if a target names it by its class and `ignore` does not name it."""
+    towers = "embedders" if spec.tpu_torch_path else "encoders"
+    modules = {
+        "router": "router" if spec.is_moe else "",
+        "vision_tower": towers if spec.vision is not None else "",
+        "audio_tower": towers if spec.audio_params else "",
+        "embed_vision": towers if spec.is_multimodal else "",
+        "embed_audio": towers if spec.accepts_audio else "",
+    }
+    if spec.is_gemma4 and any(target.endswith("Linear") for target in stored.targets):
+        yield from {part for module, part in modules.items() if part and not _ignores(stored.ignored, module)}
+
+
+def _ignores(ignored: Sequence[str], module: str) -> bool:
+    """Return whether a name or a pattern means a module, or one of its layers."""
+    layer = f"model.{module}.embedding_projection"
+    try:
+        return any(module in text or (text.startswith("re:") and re.match(text[3:], layer)) for text in ignored)
+    except re.error:
+        return True
 
 
 def _scheme(scheme: str, quantized: set[Role]) -> str:

@@ -104,6 +104,8 @@ class ModelSpec(Struct, frozen=True, kw_only=True, cache_hash=True):
     """Precision of the checkpoint's files, a name of `planning.data.quantization`; None is bf16."""
     packing: str = ""
     """Quantization method that the config names (awq, gptq, auto-round); empty for compressed-tensors, and for unquantized files."""
+    quantizes: tuple[str, ...] = ()
+    """Parts beside the layers of the language model that the checkpoint quantizes too: router, encoders, and embedders (Gemma 4 12B)."""
     stored_bytes: tuple[tuple[Role, float], ...] = ()
     """Bytes per parameter of roles that differ from `native_quantization`: parts that stay in bf16, quantized embeddings, and 4-bit layers by
     their groups."""

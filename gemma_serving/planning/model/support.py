@@ -44,6 +44,8 @@ class Support(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """True if the row is about Gemma 4 only."""
     lacks_shared_kv: bool = False
     """True if the row is about such files only (`ModelSpec.lacks_shared_kv`)."""
+    quantizes: tuple[str, ...] = ()
+    """Parts of which the checkpoint quantizes one (`ModelSpec.quantizes`); empty for all."""
     loading: Loading | None = None
     packings: tuple[str, ...] = ()
     """Quantization methods of checkpoints outside the catalog (`ModelSpec.packing`); empty for all."""
@@ -114,6 +116,7 @@ def _rows_for(spec: ModelSpec, accelerator: Accelerator, image_version: str | No
             and (spec.lacks_shared_kv or not row.lacks_shared_kv)
             and (not row.devices or generation in row.devices)
             and (not row.models or kind in row.models)
+            and (not row.quantizes or not set(spec.quantizes).isdisjoint(row.quantizes))
             and (not row.packings or spec.packing in row.packings)
             and _is_within(version, row)
         ):
