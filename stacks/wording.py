@@ -3,7 +3,10 @@
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import MISSING
-from typing import Final, cast
+from math import inf
+from typing import Any, Final, cast
+
+import yaml
 
 from gemma_serving.planning.data.images import DEFAULT_IMAGES, built_name
 from gemma_serving.planning.settings.cloud_run import CloudRunSettings
@@ -23,10 +26,8 @@ _NO_SETTING: Final = frozenset({"platform", "accelerator"})
 _ADAPTERS: Final = "vllm.lora.adapters"
 _SOURCES: Final = {"hub": "hub", "image": "prefetched-image"}
 """Modes with their own source of weights. The others read the bucket."""
-_NEEDS_QUOTES: Final = re.compile(r"""[\[\]{},"'`]|: | #""")
-"""Text that YAML does not read as one plain word in a list."""
-_NUMBER: Final = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)(e[-+]?\d+)?")
-"""Text that YAML reads as a number."""
+_NUMBER: Final = re.compile(r"([-+]?(\.\d+|\d+(\.\d*)?)([eE][-+]?\d+)?|0o[0-7]+)$")
+"""Text that YAML 1.2 reads as a number, and YAML 1.1 as text."""
 
 
 def settings_key(path: str) -> str:
@@ -119,20 +120,22 @@ def stated(block: object, *, always: Collection[str] = ()) -> dict[str, object]:
     return found
 
 
+class _OneLine(yaml.SafeDumper):
+    """Writes a text with line breaks in double quotes, and one that reads as another type in single quotes."""
+
+
+def _text(dumper: Any, text: str) -> yaml.ScalarNode:  # noqa: ANN401 - PyYAML has no types
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if text.isprintable() else '"')
+
+
+_OneLine.add_representer(str, _text)
+cast("Any", _OneLine).add_implicit_resolver("tag:yaml.org,2002:float", _NUMBER, [*"-+.0123456789"])
+
+
 def inline_yaml(value: object) -> str:
-    """Return a value as YAML on one line, in the form of `pulumi config set` (3.256)."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, list):
-        return f"[{', '.join(inline_yaml(item) for item in cast('list[object]', value))}]"
-    if isinstance(value, Mapping):
-        entries = cast("Mapping[str, object]", value).items()
-        return f"{{{', '.join(f'{key}: {inline_yaml(item)}' for key, item in entries)}}}"
-    text = str(value)
-    if not isinstance(value, str) or not (_NEEDS_QUOTES.search(text) or _NUMBER.fullmatch(text)):
-        return text
-    doubled = text.replace("'", "''")
-    return f"'{doubled}'"
+    """Return a value as YAML on one line."""
+    text = yaml.dump(value, Dumper=_OneLine, default_flow_style=True, width=inf, sort_keys=False, allow_unicode=True)
+    return text.removesuffix("\n").removesuffix("\n...")
 
 
 def _target(deployment: Deployment) -> str:

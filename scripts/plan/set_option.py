@@ -11,7 +11,7 @@ from gemma_serving.contracts.spelling import did_you_mean, did_you_mean_path
 from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.settings.fields import SettingField
 from gemma_serving.planning.settings.paths import question_fields
-from gemma_serving.planning.settings.reading import read_text
+from gemma_serving.planning.settings.reading import list_items, read_text
 from gemma_serving.planning.settings.stack import ENDED
 from gemma_serving.planning.settings.vllm_blocks import BLOCKS
 from gemma_serving.scripts.plan.plan_options import NONE
@@ -133,6 +133,14 @@ def option_value(field: SettingField, value: object) -> str:
         return field.quantity.spell(cast("int", value))
     if isinstance(value, tuple):
         words = cast("tuple[str, ...]", value)
-        has_space = any(" " in word or word.startswith("[") for word in words)
-        return json.dumps(words) if has_space else " ".join(words) or NONE
+        text = " ".join(words) or ("[]" if field.is_optional else NONE)
+        return text if _is_read_as(text, words) else json.dumps(words, ensure_ascii=False)
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def _is_read_as(text: str, words: tuple[str, ...]) -> bool:
+    """Return whether a list's text has these items."""
+    try:
+        return tuple(() if text == NONE else list_items(text)) == words
+    except ValueError:
+        return False

@@ -186,7 +186,7 @@ INCIDENTS: Mapping[str, Incident] = {
     "SEC06": Incident("tpu-v6e1", {"vllm.allowedMediaDomains": ["a.example.com"]}, "warn", r"URLs of a\.example\.com.*Remove vllm\.allowedMedia"),
     "SEC12": Incident("l4-qat", PROVIDER, "block", r"gcp:accessToken, gcp:computeCustomEndpoint are set\. .*Remove gcp:accessToken, gcp:compute"),
     "SEC10": Incident("l4-qat", {"vllm.extraArgs": ['--allowed-origins=["*"]']}, "warn", r"allows web pages.*vllm\.extraArgs: \[\]"),
-    "SEC08": Incident("l4-qat", {"cloudRun.compileCache": "bucket", "bucket.existing": "ours"}, "warn", r"existing is ours, .*Set cloudRun\.compileCache: off"),
+    "SEC08": Incident("l4-qat", {"cloudRun.compileCache": "bucket", "bucket.existing": "ours"}, "warn", r"existing is ours, .*cloudRun\.compileCache: 'off'"),
     "WRK01": Incident("tpu-v6e1", {"workload": {"ratePerS": 40.0}}, "warn", r"workload\.ratePerS is 40, .* grow by .* [sS]et workload\.ratePerS: \d"),
     "WRK02": Incident("l4-qat", {"workload": {"users": 64}}, "warn", r"workload\.users is 64, .*48 of them will wait.*[sS]et workload\.users: 16"),
     "WRK03": Incident("tpu-v6e1", {"workload": {"inputTokens": 20_000}}, "block", r"20,512 tokens .* is 8,192.*[Ss]et vllm\.maxModelLen: 20512"),
@@ -212,7 +212,7 @@ INCIDENTS: Mapping[str, Incident] = {
 }  # fmt: skip
 MORE: tuple[tuple[str, Incident], ...] = (
     ("REL01", Incident("l4-qat", WITH_EXPERTS, "block", r"no experts .*pull/56936\)\. .*[Ss]et vllm\.extraArgs: \[\]; or remove vllm\.speculative\.")),
-    ("REL01", Incident("tpu-v6e4", {**REPLICAS, "tpu.compileCache": "bucket"}, "warn", r"compileCache: off \(TPU06 then warns\); or remove vllm\.data")),
+    ("REL01", Incident("tpu-v6e4", {**REPLICAS, "tpu.compileCache": "bucket"}, "warn", r"compileCache: 'off' \(TPU06 then warns\); or remove vllm\.data")),
     ("MOD08", Incident("rtx6000-31b", {}, "info", r"template of google/gemma-4-31B-it-qat-w4a16-ct has an unknown age: .* gemma stage_model")),
     ("MOD08", Incident("tpu-v6e1", {"modelRevision": "0" * 40}, "info", r"template of google/gemma-4-E2B-it has an unknown age")),
     ("MOD07", Incident("l4-e2b-lora", {"model": "google/gemma-4-E2B-it-qat-w4a16-ct"}, "block", r"loaded\. Remove modelRevision\. .*`gemma doctor STACK`\.")),
