@@ -20,7 +20,7 @@ from gemma_serving.planning.settings.accepted import acceptable_ids
 from gemma_serving.planning.settings.deployment import OF_SETTINGS, Deployment, WeightsMode
 from gemma_serving.planning.settings.finding import Finding
 from gemma_serving.planning.settings.stack import Settings
-from gemma_serving.planning.solve.wording import Wording, decode_of, message_of, remedy_of, with_band
+from gemma_serving.planning.solve.wording import Wording, decode_of, message_of, remedy_of, together_text, with_band
 from gemma_serving.planning.units import CLOSE, figure
 from gemma_serving.stacks.extra_checkpoints import extra_checkpoints
 
@@ -112,6 +112,7 @@ def require_unblocked(plan: Plan, stack: str, wording: Wording, more: Sequence[F
     if not stopping:
         return
     lines = [finding_text(finding, wording) for finding in stopping]
+    lines += filter(None, [together_text(plan.together_to_start, wording)])
     ids = ", ".join(finding.id for finding in stopping)
     is_acceptable = all(finding.id in acceptable_ids() for finding in stopping)
     all_ids = ", ".join((*plan.accepted, ids))

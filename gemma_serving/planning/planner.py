@@ -29,7 +29,7 @@ def plan(deployment: Deployment) -> Plan:
 def plan_of(subject: Subject) -> Plan:
     """Return the plan of figures that are already computed."""
     resolved = subject.resolved
-    findings = findings_of(subject)
+    findings, together = findings_of(subject)
     accepted = tuple(finding.id for finding in findings if finding.id in accepted_by(subject))
     verdict = _verdict(subject, {finding.id: finding.severity for finding in findings})
     return Plan(
@@ -43,6 +43,7 @@ def plan_of(subject: Subject) -> Plan:
         bill=bill_text(subject),
         running=running_costs(subject),
         findings=findings,
+        together=together,
         accepted=accepted,
         vllm=resolved.vllm,
         environment=_environment(resolved),

@@ -15,7 +15,7 @@ from gemma_serving.planning.machine.hardware import find_accelerator
 from gemma_serving.planning.model.support import is_version
 from gemma_serving.planning.question.extra_arguments import is_secret, secret_arguments
 from gemma_serving.planning.question.server_flags import ServerArgument, flag_table, parse_arguments
-from gemma_serving.planning.rules.arguments import moved_values, owner_of
+from gemma_serving.planning.rules.arguments import owner_of, user_values
 from gemma_serving.planning.settings.paths import question_fields
 from gemma_serving.planning.settings.vllm_args import (
     OPTIONS,
@@ -101,14 +101,14 @@ def pasted(source: Path | None, line: Sequence[str], question: Question, *, drop
     unset = [one for one in every if one not in secret and _is_unset(one, server.words)]
     read = [one for one in every if one not in (*secret, *unset)]
     owners = {one: owner_of(one, read, _UNSET) for one in read if one.written}
-    moved, lost = moved_values([one for one, owner in owners.items() if owner.startswith("vllm.")], _UNSET)
+    found = user_values([one for one, owner in owners.items() if owner.startswith("vllm.")], _UNSET)
     ours = [one for one, owner in owners.items() if owner[:5] not in {"", "vllm."} or _is_of_stack(one)]
     others = [one for one, owner in owners.items() if not owner and one not in ours]
     extra = [one for one in others if not (drops_unknown and one.problem)]
     flags = {one.name: one.value[0] for one in ours if one.value}
     stray = [server.words[one.words[0]] for one in read if not one.written]
     given = " ".join((flags.get(_MODEL) or next(iter(stray), "")).split())
-    values: dict[str, Any] = {path: one.value for path, one in moved.items()}
+    values: dict[str, Any] = {path: value for one in found for path, value in one.changes.items()}
     named = [" ".join(" ".join(server.words[at] for at in one.words).split()) for one in unset]
     model = _model(given.removeprefix("hf://"), str(values.get("vllm.served_model_name", "")), named, source)
     same = _drop_own(values, model)
@@ -122,7 +122,7 @@ def pasted(source: Path | None, line: Sequence[str], question: Question, *, drop
     known = vllm_environment(is_tpu=True, is_moe=True, cuda_compatibility=True)
     secrets = [name for name, value in server.variables.items() if is_secret(f"--{name}", value)]
     left_out = [
-        *lost,
+        *(flag for one in found if not one.changes for flag in one.flags),
         *(one.written for one in others if one not in extra),
         *stray[_MODEL not in flags :],
         *named,

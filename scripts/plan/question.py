@@ -70,7 +70,8 @@ class CommandWording(NamedTuple):
         if path in OWN_OPTION or path == "device":
             return (OWN_OPTION.get(path, "--device"), str(value or "none"))
         if (keys := block_changes(path, value, self.in_blocks)) is not None:
-            pairs = (f"{key}={NONE if one is None else one}" for key, one in keys.items())
+            texts = {key: json.dumps(one) if isinstance(one, Mapping) else one for key, one in keys.items()}
+            pairs = (f"{key}={NONE if one is None else one}" for key, one in texts.items())
             return [word for pair in pairs for word in ("--set", pair)]
         field = question_fields().get(path)
         if field is None:

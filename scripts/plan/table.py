@@ -14,7 +14,7 @@ from gemma_serving.planning.memory.margins import margin_words
 from gemma_serving.planning.question.types import LIMIT_WORDS, Band, Plan, RunningCosts, ThroughputPlan, WorkloadPlan
 from gemma_serving.planning.rules.findings import counted_notes, notes_of
 from gemma_serving.planning.settings.finding import Finding
-from gemma_serving.planning.solve.wording import Wording, decode_of, message_of, remedy_of, with_band
+from gemma_serving.planning.solve.wording import Wording, decode_of, message_of, remedy_of, together_text, with_band
 from gemma_serving.planning.speed.bands import WIDER
 from gemma_serving.planning.speed.measured_starts import behind_the_start
 from gemma_serving.planning.units import CLOSE, ROUGH, duration, figure, number_of
@@ -66,6 +66,8 @@ def show(plan: Plan, wording: Wording, note: str = "", starts: Sequence[str] = (
     for finding in plan.findings:
         if finding not in notes:
             _finding(console, finding, wording, accepted=finding.id in plan.accepted)
+    if joined := together_text(plan.together, wording):
+        paragraph(console, joined)
     if counted := counted_notes(plan):
         paragraph(console, f"{counted}; --explain lists them")
 

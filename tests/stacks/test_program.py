@@ -210,8 +210,7 @@ def test_acceptance_is_offered_only_if_it_removes_all_blocks(refusal):
     message = refusal(CommandRefusedError, "l4-12b-qat", model="google/gemma-4-31B-it")
     assert "is blocked by FIT01, " in message
     assert "acceptFindings" not in message
-    (of_commit,) = [line for line in message.splitlines() if line.startswith("MOD07: ")]
-    assert of_commit.endswith("First do what FIT01 proposes.")
+    assert "\nMOD07: " in message
 
 
 def test_a_stacks_name_that_cannot_be_part_of_names_is_one_sentence(refusal, monkeypatch):

@@ -41,7 +41,7 @@ def adapters_of(resolved: Resolved) -> Mapping[str, str]:
     lora = lora_of(resolved)
     if lora is not None:
         return lora.adapters
-    return dict(_modules(value_of_flag(extra_arguments(resolved), LORA_MODULES) or ()))
+    return dict(adapters_in(value_of_flag(extra_arguments(resolved), LORA_MODULES) or ()))
 
 
 def _of_options(options: VllmOptions) -> Lora | None:
@@ -58,13 +58,13 @@ def _of_arguments(resolved: Resolved) -> Lora | None:
         return None
     rank, slots = (value_of_flag(read, flag) for flag in (MAX_LORA_RANK, MAX_LORAS))
     return Lora(
-        adapters=dict(_modules(value_of_flag(read, LORA_MODULES) or ())),
+        adapters=dict(adapters_in(value_of_flag(read, LORA_MODULES) or ())),
         rank=int(rank[0]) if rank else DEFAULT_LORA_RANK,
         slots=int(slots[0]) if slots else 1,
     )
 
 
-def _modules(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+def adapters_in(words: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield name and location of each adapter: `NAME=PATH`, or a JSON object with `name` and `path`."""
     for word in words:
         named = dict(_IN_JSON.findall(word)) if word.startswith("{") else {}

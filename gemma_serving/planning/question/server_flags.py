@@ -13,6 +13,7 @@ from itertools import chain
 from typing import Final, Literal, cast
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gemma_serving.planning.data.tables import data_file
 from gemma_serving.planning.model.support import known_key, version_key
@@ -24,8 +25,14 @@ _NUMBER: Final = re.compile(r"-\d+(\.\d*)?|-\.\d+")
 _SHOWN_CHOICES: Final = 16
 CHAT_TEMPLATE: Final = OPTIONS["chatTemplate"].flag
 _LOAD_FORMAT: Final = OPTIONS["loadFormat"].flag
-_SIZE: Final = re.compile(r"\d+(\.\d+)?[kmgt]|auto", re.IGNORECASE)
-"""vLLM's human_readable_int_or_auto, in addition to plain whole numbers."""
+_SIZE: Final = re.compile(r"(\d+)([KMGT])|(\d+(?:\.\d+)?)([kmgt])")
+"""vLLM's human_readable_int, in addition to plain whole numbers: powers of 1,024 by large letters, and of 1,000 by small ones."""
+_AUTO: Final = "auto"
+PLUGIN_OF: Final[Mapping[str, str]] = {
+    OPTIONS["toolCallParser"].flag: "--tool-parser-plugin",
+    OPTIONS["reasoningParser"].flag: "--reasoning-parser-plugin",
+}
+"""Flag that adds names to each kind of parser."""
 _NUMBERS: Final[Mapping[str, str]] = {
     "int": "a whole number",
     "float": "a number",
@@ -157,8 +164,11 @@ def removed_flags() -> Mapping[str, RemovedFlag]:
 
 
 def parse_arguments(arguments: Sequence[str], table: FlagTable) -> tuple[ServerArgument, ...]:
-    """Return the arguments in order, each flag with its values."""
-    return tuple(_parsed(arguments, table))
+    """Return the arguments in order, each flag with its values. A parser's name is not judged beside a plugin, which adds names."""
+    read = tuple(_parsed(arguments, table))
+    given = {one.name for one in read}
+    has_own = {one for one in read if one.value and PLUGIN_OF.get(one.name) in given}
+    return tuple(replace(one, problem="") if one in has_own else one for one in read)
 
 
 def _parsed(arguments: Sequence[str], table: FlagTable) -> Iterator[ServerArgument]:
@@ -303,15 +313,26 @@ def _words_of_json(value: tuple[str, ...]) -> Iterator[tuple[str, str]]:
 
 def _is_number(text: str, number: str) -> bool:
     """Return whether vLLM's parser reads a text as this number."""
-    if number.endswith("?") and text in {"", "None"}:
-        return True
-    if number.startswith("size") and _SIZE.fullmatch(text.strip()):
+    if (number.endswith("?") and text in {"", "None"}) or (number.startswith("size") and text.lower() == _AUTO):
         return True
     try:
-        float(text) if number.startswith("float") else int(text)
+        read_number(text, number)
     except ValueError:
         return False
     return True
+
+
+def read_number(text: str, number: str) -> float:
+    """Return the number that vLLM's parser reads in a text. Raises ValueError. `number`: as of `ServerFlag`."""
+    if number.startswith("float"):
+        return float(text)
+    size = _SIZE.fullmatch(text.strip()) if number.startswith("size") else None
+    if size is None:
+        return int(text)
+    whole, binary, decimal, letter = size.groups()
+    if binary:
+        return int(whole) * 1_024 ** ("KMGT".index(binary) + 1)
+    return int(float(decimal) * 1_000 ** ("kmgt".index(letter) + 1))
 
 
 def _plain(value: str) -> str:

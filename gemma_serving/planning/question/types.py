@@ -17,7 +17,7 @@ from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.settings.capacity_form import ProvisioningModel
 from gemma_serving.planning.settings.cloud_run import ProbeSettings
 from gemma_serving.planning.settings.deployment import Platform, WeightsMode
-from gemma_serving.planning.settings.finding import Finding
+from gemma_serving.planning.settings.finding import Finding, Together
 from gemma_serving.planning.settings.vllm_args import VllmOptions
 from gemma_serving.planning.settings.workload import Workload
 from gemma_serving.planning.units import ROUGH, about, figure
@@ -500,6 +500,8 @@ class Plan(Figures, frozen=True, kw_only=True):
     """The whole bill in one line; empty without a known price."""
     running: RunningCosts
     findings: tuple[Finding, ...]
+    together: tuple[Together, ...]
+    """The remedy of the blocking findings, then that of the warnings too; each only if it joins the remedies of several."""
     accepted: tuple[str, ...]
     vllm: VllmOptions
     """Options in effect: those set, then the recommended ones."""
@@ -518,6 +520,12 @@ class Plan(Figures, frozen=True, kw_only=True):
     def stopping(self) -> tuple[Finding, ...]:
         """Findings that stop preview and up: blocking and not accepted."""
         return tuple(f for f in self.findings if f.severity == "block" and f.id not in self.accepted)
+
+    @property
+    def together_to_start(self) -> tuple[Together, ...]:
+        """The remedy of the findings that stop preview and up, without that of the warnings."""
+        stopping = {finding.id for finding in self.stopping}
+        return tuple(one for one in self.together if stopping.issuperset(one.ids))
 
     def summary(self) -> "PlanSummary":
         """Return the plan in rounded figures, as in the stack's outputs."""

@@ -3,8 +3,12 @@
 import json
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, get_args
+from contextlib import suppress
+from typing import Final, cast, get_args
 
+from msgspec.structs import replace
+
+from gemma_serving.contracts.fields import as_mapping
 from gemma_serving.contracts.spelling import meant
 from gemma_serving.planning.cost.subject import Subject
 from gemma_serving.planning.numbers import read_json
@@ -19,19 +23,32 @@ from gemma_serving.planning.question.extra_arguments import (
     token_form,
 )
 from gemma_serving.planning.question.features import soft_token_arguments
+from gemma_serving.planning.question.lora import adapters_in
+from gemma_serving.planning.question.recommendation import FUSE_MODES
 from gemma_serving.planning.question.resolved import Resolved
-from gemma_serving.planning.question.server_flags import CHAT_TEMPLATE, ServerArgument, parse_arguments
+from gemma_serving.planning.question.server_flags import (
+    CHAT_TEMPLATE,
+    PLUGIN_OF,
+    ServerArgument,
+    parse_arguments,
+    read_number,
+)
 from gemma_serving.planning.rules.registry import RuleResult, change, rule
-from gemma_serving.planning.settings.finding import Remedy
-from gemma_serving.planning.settings.reading import read_text
+from gemma_serving.planning.settings.finding import LostValue, Remedy
+from gemma_serving.planning.settings.reading import problem_with, read_text
+from gemma_serving.planning.settings.text import Commit
 from gemma_serving.planning.settings.vllm_args import (
     DEFAULT_IMAGE_TOKENS,
     IMAGE_TOKENS,
+    KEY_OF,
     OPTIONS,
     REVISION,
+    STREAMER,
     TOKENIZER,
     TOKENIZER_REVISION,
+    InJson,
     Modality,
+    Pairs,
     VllmOption,
     VllmOptions,
 )
@@ -39,6 +56,7 @@ from gemma_serving.planning.units import number_of
 
 _LORA: Final = "lora."
 """Block whose flags belong together: some in `extraArgs` and others from the block are two sets of adapters."""
+_ADAPTERS: Final = OPTIONS["lora.adapters"].name
 _PARTS: Final[Mapping[str, str]] = {
     "--spec-method": "method",
     "--spec-model": "model",
@@ -70,11 +88,6 @@ _FOREIGN: Final = {
     "reasoning_parser": "whose marks are not in Gemma 4's tokenizer. vLLM may fail to start, or return the reasoning as part of the response.",
 }
 """Effect of each parser of another model family."""
-_PLUGIN_OF: Final[Mapping[str, str]] = {
-    "tool_call_parser": "--tool-parser-plugin",
-    "reasoning_parser": "--reasoning-parser-plugin",
-}
-"""Flag that adds names to each kind of parser."""
 _OLD_LIMIT: Final = re.compile(r"\w+=\d+(,\w+=\d+)*")
 """A limit of media in the form of vLLM's releases before 0.10."""
 _TPU_LOADER: Final = "tpu_streaming_loader"
@@ -82,6 +95,8 @@ _TPU_LOADER: Final = "tpu_streaming_loader"
 _OF_THE_MODEL: Final = (REVISION, TOKENIZER_REVISION)
 """Flags for `model_revision`. A tokenizer from another repository has its own commit."""
 _SET_BY_THE_STACK: Final = ("--model", "--host", "--port")
+_BUCKET_MODES: Final = (*FUSE_MODES, "memory")
+"""Weights modes of Cloud Run with a mount of the bucket."""
 _PARSER: Final = "gemma4"
 """Name of Gemma 4's tool-call parser, and of its reasoning parser."""
 
@@ -110,13 +125,11 @@ def _own_key(subject: Subject) -> RuleResult | None:
     if not repeated:
         return None
     listed = dict.fromkeys(f"{argument.written} ({owner})" for argument, owner in repeated.items())
-    kept, (moved, lost) = kept_arguments(subject, tuple(repeated)), moved_values(repeated, options)
-    ways = tuple(_moving(kept, moved, lost))
+    values = tuple(_of_the_stack(one, subject.resolved) for one in user_values(repeated, options))
     return RuleResult(
         f"vllm.extraArgs has {number_of(len(repeated), 'argument')} for which a key exists: {', '.join(listed)}. vLLM will use "
         "these values instead of the planned ones, and the plan will be wrong.",
-        remedies=ways[:1],
-        last_resorts=ways[1:],
+        remedies=(Remedy(changes={"vllm.extra_args": kept_arguments(subject, tuple(repeated))}, loses=values),),
     )
 
 
@@ -184,7 +197,7 @@ def _rejected_options(resolved: Resolved) -> Iterator[tuple[str, str]]:
     for option in OPTIONS.values():
         value = getattr(resolved.deployment.vllm, option.name)
         is_unread = option.name == "tool_call_parser" and not resolved.vllm.enable_auto_tool_choice
-        if option.is_in_block or value is None or is_unread or _PLUGIN_OF.get(option.name) in plugins:
+        if option.is_in_block or value is None or is_unread or PLUGIN_OF.get(option.flag) in plugins:
             continue
         if option.flag == CHAT_TEMPLATE:
             rest = _template_hint(value, resolved, table.flags[CHAT_TEMPLATE].choices)
@@ -248,10 +261,8 @@ def _wrong_soft_tokens(subject: Subject) -> RuleResult | None:
     return RuleResult(
         f"vllm.extraArgs sets max_soft_tokens to {given:,}, but Gemma 4 has images of {', '.join(map(str, most))} or "
         f"{last} tokens. vLLM will not start.",
-        remedies=(
-            Remedy(changes={"vllm.image_tokens": nearest, "vllm.extra_args": kept}),
-            change("vllm.extra_args", kept),
-        ),
+        remedies=(Remedy(changes={"vllm.image_tokens": nearest, "vllm.extra_args": kept}),),
+        last_resorts=(change("vllm.extra_args", kept),),
         advice=f"Without the argument, an image has {DEFAULT_IMAGE_TOKENS} tokens.",
     )
 
@@ -273,7 +284,7 @@ def _foreign_parser(subject: Subject) -> RuleResult | None:
     foreign = {
         name: f"{resolved.deployment.vllm_key(name)} is {parser}, {_FOREIGN[name]}"
         for name, parser in others.items()
-        if name not in unknown and _PLUGIN_OF[name] not in plugins
+        if name not in unknown and PLUGIN_OF[OPTIONS[KEY_OF[name]].flag] not in plugins
     }
     if not foreign:
         return None
@@ -319,62 +330,117 @@ def _is_set(option: VllmOption, options: VllmOptions) -> bool:
     return any(getattr(options, one.name) is not None for one in together)
 
 
-class MovedValue(NamedTuple):
-    """A value of arguments as the value of a field."""
-
-    value: Any
-    flags: tuple[str, ...]
-    """The flags as written."""
-
-
-def moved_values(repeated: Iterable[ServerArgument], options: VllmOptions) -> tuple[dict[str, MovedValue], list[str]]:
-    """Return the values of the arguments by field, and the flags of values that stay behind, which the option rejects or has in another form."""
-    found: dict[str, MovedValue] = {}
-    lost: list[str] = []
-    parts_last = sorted(repeated, key=lambda one: one.name in _PARTS)  # a part replaces that of the whole
-    for argument in parts_last:
-        is_part = argument.name in _PARTS or argument.name == _TEXT_ALONE
-        option = OPTIONS[_SAME_AS[argument.name]] if is_part else OWN_FLAGS.get(argument.name)
-        if option is None or option.is_in_block:  # the value of a block stays
-            lost.append(argument.written)
-            continue
+def user_values(repeated: Iterable[ServerArgument], options: VllmOptions) -> list[LostValue]:
+    """Return the values of the arguments, each with the changes that keep it, or with why no setting has it."""
+    of_place: dict[str, list[ServerArgument]] = {}
+    for one in repeated:
+        of_place.setdefault(_place_of(one), []).append(one)
+    found = list[LostValue]()
+    for place in sorted(of_place, key=lambda one: one != _ADAPTERS):  # before those used at once, which they change
+        flags = tuple(dict.fromkeys(one.written for one in of_place[place]))
         try:
-            value = _moved_value(argument, option)
-        except ValueError:
-            lost.append(argument.written)
-            continue
-        path = f"vllm.{option.name}"
-        given = getattr(options, option.name) if argument.name in _PARTS else None
-        before = found.get(path, MovedValue(given or {}, ()))
-        whole = {**before.value, **value} if option.kind is Mapping else value
-        found[path] = MovedValue(whole, (*before.flags, argument.written))
-    return found, lost
+            found.append(LostValue(flags=flags, changes=_changes(place, of_place[place], options)))
+        except ValueError as error:
+            found.append(LostValue(flags=flags, reason=str(error)))
+    return found
 
 
-def _moving(kept: tuple[str, ...], moved: Mapping[str, MovedValue], lost: Sequence[str]) -> Iterator[Remedy]:
-    """Yield the change that moves all values, those without one of them, and the one without any. Each names the flags whose value it drops."""
-    for left in (set[str](), *({path} for path in moved if len(moved) > 1), {*moved}):
-        gone = dict.fromkeys((*lost, *(flag for path in left for flag in moved[path].flags)))
-        changes = {path: one.value for path, one in moved.items() if path not in left}
-        title = f"no fix keeps the value of {', '.join(gone)}" if gone else ""
-        yield Remedy(changes={**changes, "vllm.extra_args": kept}, title=title)
+def _place_of(argument: ServerArgument) -> str:
+    """Return the field that has the value of an argument; empty if none has it."""
+    if argument.name in _OF_THE_MODEL:
+        return "model_revision"
+    is_part = argument.name in _PARTS or argument.name == _TEXT_ALONE
+    option = OPTIONS[_SAME_AS[argument.name]] if is_part else OWN_FLAGS.get(argument.name)
+    return option.name if option else ""
 
 
-def _moved_value(argument: ServerArgument, option: VllmOption) -> Any:  # noqa: ANN401 - a value of any option
-    """Return the value of an argument for its option. Raises ValueError if the option rejects it, or if it looks like a secret."""
-    if argument.name == _TEXT_ALONE:
-        return dict.fromkeys(get_args(Modality), 0)
-    text = " ".join(argument.value) if option.kind is not bool else str(not argument.is_off).lower()
-    if argument.problem and not _OLD_LIMIT.fullmatch(text):
-        raise ValueError(argument.problem)
-    if argument.name in _PARTS:
-        text = json.dumps({_PARTS[argument.name]: int(text) if text.isdecimal() else text})
-    elif option.kind is Mapping and argument.key:
-        text = json.dumps({argument.key: read_json(text)})
-    elif option.kind is Mapping and _OLD_LIMIT.fullmatch(text):
-        text = json.dumps({name: int(count) for name, _, count in (pair.partition("=") for pair in text.split(","))})
-    elif argument.problem or argument.key:
-        raise ValueError(argument.key)
+def _changes(place: str, arguments: Sequence[ServerArgument], options: VllmOptions) -> Mapping[str, object]:
+    """Return the changes that keep the value of arguments, the last of which vLLM uses. Raises ValueError if no setting has it."""
+    if place == "":
+        raise ValueError("no key of vllm has it")
+    if any(one.problem and not _OLD_LIMIT.fullmatch(" ".join(one.value)) for one in arguments):
+        raise ValueError("vLLM rejects it")
+    if place == "model_revision":
+        commit = " ".join(dict.fromkeys(word for one in arguments for word in one.value))
+        if problem := problem_with(Commit, commit):
+            raise ValueError(problem)
+        return {place: commit}
+    read = _value(OPTIONS[KEY_OF[place]], arguments, getattr(options, place))
+    text = read if isinstance(read, str) else json.dumps(read)
     if token_form().search(text):
-        raise ValueError("a secret")
-    return read_text(option.field, text)
+        raise ValueError("it looks like a secret")
+    value = read_text(OPTIONS[KEY_OF[place]].field, text)
+    has_all_at_once = options.max_loras == max(len(options.lora_adapters or ()), 1)
+    at_once = {"vllm.max_loras": max(len(as_mapping(value)), 1)}
+    return {f"vllm.{place}": value, **(at_once if place == _ADAPTERS and has_all_at_once else {})}
+
+
+def _value(option: VllmOption, arguments: Sequence[ServerArgument], given: object) -> object:
+    """Return the value that vLLM reads from the arguments of an option, beside the one of the settings. Raises ValueError."""
+    last = arguments[-1]
+    if any(one.name == _TEXT_ALONE and not one.is_off for one in arguments):
+        return dict.fromkeys(get_args(Modality), 0)
+    if isinstance(option.shape, Pairs):
+        named = [one.value for one in arguments if one.name == option.flag]
+        return {**as_mapping(given), **dict(adapters_in(named[-1] if named else ()))}
+    if option.kind is Mapping or isinstance(option.shape, InJson):
+        return _of_object(option, _object(option, arguments, given))
+    if option.kind is bool and not last.key:
+        return not last.is_off
+    if option.kind is tuple and not last.key:
+        return list(last.value)
+    if last.key or len(last.value) != 1:
+        raise ValueError(f"vllm.{option.key} is one value")
+    number = (last.flag.number if last.flag else "") or "size"
+    return read_number(last.value[0], number) if option.kind is int or option.kind is float else last.value[0]
+
+
+def _object(option: VllmOption, arguments: Sequence[ServerArgument], given: object) -> Mapping[str, object]:
+    """Return the object that arguments set: as a whole, by keys that replace it, or by flags for a part of it. Raises ValueError."""
+    wholes = [one.value[0] for one in arguments if one.name == option.flag and not one.key and one.value]
+    keys = [(one.key, one.value[0]) for one in arguments if one.key and one.value]
+    found: Mapping[str, object] = as_mapping(None if wholes or keys else given)
+    if wholes and not keys:
+        pairs = (pair.partition("=") for pair in wholes[-1].split(","))
+        is_old = _OLD_LIMIT.fullmatch(wholes[-1])
+        whole = {name: int(count) for name, _, count in pairs} if is_old else read_json(wholes[-1])
+        if not isinstance(whole, dict):
+            raise ValueError("vLLM rejects it")
+        found = as_mapping(cast("object", whole))
+    parts = [(_PARTS[one.name], one.value[0]) for one in arguments if one.name in _PARTS and one.value]
+    for key, text in (*keys, *parts):
+        found = _with_part(found, key, text)
+    return found
+
+
+def _with_part(found: Mapping[str, object], key: str, text: str) -> dict[str, object]:
+    """Return an object with a part in JSON, or as text, at a key such as `a.b`."""
+    first, _, rest = key.partition(".")
+    value: object = text
+    if rest:
+        value = _with_part(as_mapping(found.get(first)), rest, text)
+    else:
+        with suppress(ValueError):
+            value = read_json(text)
+    return {**found, first: value}
+
+
+def _of_object(option: VllmOption, found: Mapping[str, object]) -> object:
+    """Return the value of an option from the object of its flag. Raises ValueError if the option has only a part of it."""
+    if not isinstance(option.shape, InJson):
+        return found
+    value: object = found
+    for name in option.shape.paths[0]:
+        value = as_mapping(value).get(name)
+    if value is None or [read_json(word.partition("=")[2]) for word in option.spell(value)] != [found]:
+        raise ValueError(f"vllm.{option.key} sets nothing else of {option.flag}")
+    return value
+
+
+def _of_the_stack(value: LostValue, resolved: Resolved) -> LostValue:
+    """Return a value with the change of the stack's own key: a bucket's streamer is a mode of its mount, and a commit belongs to a stack."""
+    if value.changes.get("vllm.load_format") == STREAMER and resolved.weights_mode in _BUCKET_MODES:
+        return replace(value, changes={"weights_mode": "streamer", "vllm.load_format": None})
+    has_commit = resolved.deployment.model_revision is not None and resolved.weights_mode != "image"
+    is_foreign = "model_revision" in value.changes and not has_commit
+    return replace(value, changes={}, reason="only a stack's hub or bucket has modelRevision") if is_foreign else value

@@ -2,7 +2,8 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, islice
+from itertools import chain, combinations, islice
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -18,7 +19,7 @@ from gemma_serving.planning.rules.platforms import accelerator, cloud_run, cost,
 from gemma_serving.planning.rules.registry import RULES, Rule, RuleResult
 from gemma_serving.planning.rules.security import advisories, exposure, pinned
 from gemma_serving.planning.settings.accepted import acceptable_ids
-from gemma_serving.planning.settings.finding import Finding, Remedy
+from gemma_serving.planning.settings.finding import Finding, LostValue, Remedy, Together
 from gemma_serving.planning.settings.paths import effective_changes, with_changes
 from gemma_serving.planning.units import number_of
 
@@ -49,7 +50,8 @@ _ORDER: Mapping[Severity, int] = {"block": 0, "warn": 1, "info": 2}
 _SHOWN = {("accelerator", True): 3, ("accelerator", False): 2, ("model", True): 2, ("model", False): 2}
 """Moves that a finding lists, by the replaced part and by whether this project can deploy the result."""
 _CENT = 0.005
-_NOTHING: Mapping[str, object] = {}
+_MOST_TRIED: Final = 7
+"""Values of which every choice is tried: at most 128 plans of a millisecond or two."""
 _NOTES = frozenset({"CST05", "CST04", "MOD08"})
 _MEMORY = ("FIT", "HST")
 """Findings about the memory of devices and hosts."""
@@ -57,9 +59,9 @@ _WORKLOAD_IDS = frozenset({"WRK03", "WRK04", "WRK05"})
 """Findings that block because of the workload. Without them, a move must serve the workload as it is."""
 
 
-def findings_of(subject: Subject) -> tuple[Finding, ...]:
-    """Return all findings, blocking ones first."""
-    trial = _Trial(subject)
+def findings_of(subject: Subject) -> tuple[tuple[Finding, ...], tuple[Together, ...]]:
+    """Return all findings with their remedies, blocking ones first, and the remedies of several (`Plan.together`)."""
+    trial, accepted = _Trial(subject), accepted_by(subject)
     findings = list[Finding]()
     for rule, result, severity in _results(subject):
         ways = trial.ways_out(rule.id, result, is_blocking=severity == "block")
@@ -75,20 +77,19 @@ def findings_of(subject: Subject) -> tuple[Finding, ...]:
             )
         )
     findings.sort(key=lambda finding: _ORDER[finding.severity])
-    agreement = _Agreement(subject, trial, findings)
-    agreed = (agreement.agreed(finding) for finding in findings)
-    return tuple(
-        _ended(finding, trial, subject.resolved) if finding.id in trial.dead_ends else finding for finding in agreed
-    )
+    joined, open_ones = _Joined(trial), [one for one in findings if one.id not in accepted]
+    sets = [joined.with_those([one for one in open_ones if one.severity == kind]) for kind in ("block", "warn")]
+    ended = tuple(_ended(finding, trial, subject.resolved) for finding in findings)
+    return ended, tuple(one for one in sets if one)
 
 
 def _ended(finding: Finding, trial: "_Trial", resolved: Resolved) -> Finding:
-    """Return a finding whose own remedies all leave another blocking one, with what that means: no setting makes the model fit, or what to do first."""
+    """Return a finding whose own remedies all leave another one about memory, with what that means: no setting makes the model fit, or what to do first."""
     stays = any(one.move is None for one in finding.remedies)
-    if finding.id.startswith(_MEMORY) and not stays:
+    if finding.id in trial.dead_ends and finding.id.startswith(_MEMORY) and not stays:
         hopeless = f" No setting makes this deployment of {resolved.model_id} fit on {resolved.accelerator.name}."
         finding = replace(finding, message=finding.message + hopeless)
-    if not finding.remedies and not finding.advice:
+    if finding.severity == "block" and not finding.remedies and not finding.advice:
         finding = replace(finding, advice=trial.way_on(finding.id))
     return finding
 
@@ -157,24 +158,22 @@ class _Trial:
         return "Choose another model or accelerator."
 
     def ways_out(self, identifier: str, result: RuleResult, *, is_blocking: bool) -> tuple[Remedy, ...]:
-        """Return the remedies of a finding; a blocking one's with the changes that remove all other blocking ones.
+        """Return the remedies of a finding, without those that change the same and more for a higher price.
 
-        If after each of them only another accelerator or model helps, the cheapest accelerator on which nothing blocks is the remedy.
+        If after each remedy of a blocking finding about memory only another accelerator or model helps, the cheapest accelerator on which
+        nothing blocks is the remedy.
         """
+        is_of_memory = is_blocking and identifier.startswith(_MEMORY)
         for candidates in (result.remedies, result.last_resorts):
             found: list[Remedy] = []
             for remedy in self._remedies(identifier, candidates):
-                rest = self._completion(remedy.changes) if is_blocking and remedy.move is None else _NOTHING
-                whole = None
-                if rest is not None and not _undoes(rest, remedy.changes):
-                    whole = self.tried(identifier, replace(remedy, changes={**remedy.changes, **rest}))
-                if whole is None:
+                if is_of_memory and remedy.move is None and self._completion(remedy.changes) is None:
                     self.dead_ends.add(identifier)
-                elif all(other.changes != whole.changes for other in found):
-                    found.append(whole)
+                elif all(other.changes != remedy.changes for other in found):
+                    found.append(remedy)
             if found:
                 self.dead_ends.discard(identifier)
-                return tuple(found)
+                return tuple(one for one in found if not any(_is_less(other, one) for other in found))
         return self.moves(identifier) if identifier in self.dead_ends else ()
 
     def moves(self, identifier: str) -> tuple[Remedy, ...]:
@@ -189,13 +188,49 @@ class _Trial:
             group = (candidate.move or "", candidate.is_deployable)
             if candidate.title in titles or shown[group] >= _SHOWN.get(group, 1):
                 continue
-            remedy = self.tried(identifier, candidate)
+            remedy = self.keeping(identifier, candidate, is_largest=True)
             if remedy is None:
                 continue
             if remedy.move is not None:
                 shown[group] += 1
                 titles.add(remedy.title)
             yield remedy
+
+    def keeping(self, identifier: str, candidate: Remedy, *, is_largest: bool) -> Remedy | None:
+        """Return the candidate with as many of the values that it loses as leave it a remedy, each lost one with its reason; None if it never is.
+
+        Without `is_largest`, and of many values, those are kept one by one that leave it a remedy.
+        """
+        values = [one for one in candidate.loses if one.changes]
+        for kept in self._choices(identifier, candidate, values, is_largest=is_largest):
+            if remedy := self.tried(identifier, _with_values(candidate, kept)):
+                return replace(remedy, loses=tuple(self._with_reason(one, remedy) for one in remedy.loses))
+        return None
+
+    def _choices(
+        self, identifier: str, candidate: Remedy, values: Sequence[LostValue], *, is_largest: bool
+    ) -> Iterator[Sequence[LostValue]]:
+        """Yield values to keep, the most first."""
+        yield values
+        if is_largest and len(values) <= _MOST_TRIED:
+            yield from chain.from_iterable(combinations(values, size) for size in reversed(range(len(values))))
+            return
+        kept = list[LostValue]()
+        for one in values:
+            if self.tried(identifier, _with_values(candidate, (*kept, one))):
+                kept.append(one)
+        yield kept
+
+    def _with_reason(self, lost: LostValue, remedy: Remedy) -> LostValue:
+        """Return a lost value with the error or the findings that would block with it."""
+        if not lost.changes:
+            return lost
+        try:
+            after = examine(with_changes(self._subject.resolved.deployment, {**remedy.changes, **lost.changes}))
+        except PlanningError as error:
+            return replace(lost, reason=str(error).rstrip("."))
+        new = sorted(_blocking(detected_findings(after)) - self.blocking)
+        return replace(lost, reason=f"{', '.join(new)} then {'block' if new[1:] else 'blocks'}")
 
     def tried(self, identifier: str, candidate: Remedy) -> Remedy | None:
         """Return the candidate with its price; None if it does not qualify.
@@ -214,9 +249,10 @@ class _Trial:
                 return None
             candidate = replace(candidate, changes=effective_changes(deployment, {**candidate.changes, **rest}))
             outcome = self.outcome(candidate.changes) or outcome
-        after, found = outcome
-        if not self.is_better(found, (identifier,)):
-            return None
+        return self.priced(candidate, *outcome) if self.is_better(outcome[1], (identifier,)) else None
+
+    def priced(self, candidate: Remedy, after: Subject, found: Mapping[str, Severity]) -> Remedy:
+        """Return a remedy with its price and the warnings that it adds, from the figures and the findings after it."""
         warned = {name for name, severity in found.items() if severity == "warn" and self._found.get(name) != "warn"}
         candidate = replace(candidate, warns=tuple(sorted(warned - accepted_by(self._subject))))
         if not after.cost.is_known:
@@ -243,7 +279,7 @@ class _Trial:
             if severity != "block" or rule.id in accepted:
                 continue
             for candidate in result.remedies:
-                remedy = self.tried(rule.id, candidate) if candidate.move is None else None
+                remedy = self.keeping(rule.id, candidate, is_largest=False) if candidate.move is None else None
                 if remedy is not None:
                     return remedy.changes
         return None
@@ -268,124 +304,65 @@ class _Trial:
         return self._after[key]
 
 
-def _undoes(rest: Mapping[str, object], changes: Mapping[str, object]) -> bool:
-    """Return whether further changes remove a value that the first ones set."""
-    return any(path in rest and rest[path] is None for path, value in changes.items() if value is not None)
+def _is_less(one: Remedy, other: Remedy) -> bool:
+    """Return whether a remedy makes only some of the changes of another one at a lower price."""
+    is_cheaper = one.extra_usd_per_hour < other.extra_usd_per_hour and not other.move
+    return is_cheaper and one.changes.items() < other.changes.items()
 
 
-class _Agreement:
-    """The first remedies of the findings as one set: a key has one value in all of them, and each still holds after the others."""
+def _with_values(candidate: Remedy, kept: Sequence[LostValue]) -> Remedy:
+    """Return a candidate that keeps some of the values that it loses."""
+    changes = {path: value for one in kept for path, value in one.changes.items()}
+    lost = tuple(one for one in candidate.loses if one not in kept)
+    return replace(candidate, changes={**changes, **candidate.changes}, loses=lost)
 
-    def __init__(self, subject: Subject, trial: _Trial, findings: Sequence[Finding]) -> None:
+
+class _Joined:
+    """Remedies of several findings as one set: a key has one value, and what one removes stays removed after the others."""
+
+    def __init__(self, trial: _Trial) -> None:
         self._trial = trial
-        self._together: dict[str, object] = {}
-        self._chosen: dict[str, Remedy | None] = {}
-        """The first remedy of each finding; None if the set before it removes the finding or leaves no remedy for it."""
-        self._fixed = set[str]()
-        ways = {one.id: [way for way in one.remedies if way.is_deployable] for one in findings}
-        self._accepted = accepted_by(subject)
-        for finding in sorted(findings, key=lambda one: (_ORDER[one.severity], all(way.move for way in ways[one.id]))):
-            if ways[finding.id] and finding.id not in self._accepted:
-                self._choose(finding, ways[finding.id])
+        self._changes: dict[str, object] = {}
+        self._used: list[Remedy] = []
+        self._fixed: list[str] = []
 
-    def agreed(self, finding: Finding) -> Finding:
-        """Return the finding with remedies of the set's values; with the advice to do another's first if none is left."""
-        if finding.id not in self._chosen:
-            has_way = finding.remedies or finding.advice or finding.severity != "block"
-            other = None if has_way else self._of_others(finding)
-            return replace(finding, remedies=(other,)) if other else finding
-        chosen = self._chosen[finding.id]
-        others = [way for one in finding.remedies if (way := one if one.move else self._joined(finding, one))]
-        if chosen is None:
-            first = next((one for one in others if one.is_deployable and self._stands(finding.id, one)), None)
-        else:
-            first = chosen if chosen.move else self._joined(finding, chosen)
-        first = first or self._of_others(finding)
-        if first is None:
-            before = f"First do what {next(iter(self._chosen))} proposes."
-            return replace(finding, remedies=(), advice=f"{before} {finding.advice}".rstrip())
-        is_own = chosen in finding.remedies
-        ways = [first, *(one for one in others if (is_own or one.move) and one.changes != first.changes)]
-        return replace(finding, remedies=tuple(ways))
-
-    def _choose(self, finding: Finding, ways: Sequence[Remedy]) -> None:
-        """Add the first way out of a finding that stands beside the set, or may replace its values; else the first that the finding has after the set."""
-        name = finding.id
-        is_left = finding.severity != "info" and self._subject_after(name) is not None
-        own = (way for way in ways if self._stands(name, way) or (is_left and self._replaces(name, way)))
-        later = (way for way in (self._later(name) if is_left else ()) if self._replaces(name, way))
-        chosen = next(chain(own, later), None)
-        self._chosen[name] = chosen
-        self._together |= chosen.changes if chosen else {}
-        if self._subject_after(name) is None:
-            self._fixed.add(name)
-
-    def _stands(self, identifier: str, way: Remedy) -> bool:
-        """Return whether a remedy changes no value of the set and holds after it. A finding that the set removes needs no move, and after a move no change."""
-        if any(self._together.get(path, value) != value for path, value in way.changes.items()):
-            return False
-        if self._together and self._subject_after(identifier) is None:
-            is_new_move = way.move is not None and not way.changes.items() <= self._together.items()
-            if is_new_move or (way.move is None and self._moves()):
-                return False
-        return self._holds(identifier, way)
+    def with_those(self, findings: Sequence[Finding]) -> Together | None:
+        """Add a remedy of each finding that the set leaves. Return the set; None if it is the remedy of one finding."""
+        ways, before = {one.id: [way for way in one.remedies if way.is_deployable] for one in findings}, len(self._used)
+        moves_first = sorted(findings, key=lambda one: not all(way.move for way in ways[one.id]))
+        for finding in moves_first:
+            after = self._subject_after(finding.id)
+            own = chain(ways[finding.id], self._later(finding.id, after)) if after else ()
+            way = next((one for one in own if self._holds(finding.id, one)), None)
+            if way is not None:
+                self._used.append(way)
+                self._changes |= way.changes
+            if self._subject_after(finding.id) is None:
+                self._fixed.append(finding.id)
+        outcome = self._trial.outcome(self._changes)
+        if outcome is None or len(self._used) in {1, before}:
+            return None
+        move = next((one for one in self._used if one.move), Remedy(changes={}))
+        remedy = self._trial.priced(replace(move, changes={**self._changes}, loses=()), *outcome)
+        return Together(ids=tuple(self._fixed), remedy=remedy)
 
     def _holds(self, identifier: str, way: Remedy) -> bool:
-        """Return whether after the set and a remedy its finding and those of the set are gone, and nothing new blocks."""
-        outcome = self._trial.outcome({**self._together, **way.changes})
+        """Return whether after the set and a remedy its finding and those of the set are gone, and nothing new blocks. A set has one move."""
+        moved = {path for one in self._used if one.move for path in one.changes} & {"accelerator", "model"}
+        if moved and (way.move or way.changes.keys() & moved):
+            return False
+        outcome = self._trial.outcome({**self._changes, **way.changes})
         return outcome is not None and self._trial.is_better(outcome[1], (*self._fixed, identifier))
 
-    def _replaces(self, identifier: str, way: Remedy) -> bool:
-        """Return whether a remedy that keeps accelerator and model, and the value of each key that a move sets, holds after the set."""
-        moved = {path for one in self._chosen.values() if one and one.move for path in one.changes}
-        return way.move is None and way.changes.keys().isdisjoint(moved) and self._holds(identifier, way)
-
-    def _later(self, identifier: str) -> Iterator[Remedy]:
+    def _later(self, identifier: str, after: Subject) -> Iterator[Remedy]:
         """Yield the remedies that a finding has after the set."""
-        after = self._subject_after(identifier)
-        result = RULES[identifier].result(after) if after else None
-        if after and result:
+        if self._changes and (result := RULES[identifier].result(after)):
             yield from _Trial(after).ways_out(identifier, result, is_blocking=False)
 
     def _subject_after(self, identifier: str) -> Subject | None:
         """Return the subject after the set; None if a finding is gone from it."""
-        after = self._trial.outcome(self._together)
+        after = self._trial.outcome(self._changes)
         return after[0] if after and self._trial.remains(identifier, after[1]) else None
-
-    def _moves(self) -> bool:
-        """Return whether the set moves the deployment to another accelerator or model."""
-        return any(one.move for one in self._chosen.values() if one)
-
-    def _of_others(self, finding: Finding) -> Remedy | None:
-        """Return the remedy of another finding that removes this one too, or the whole set; None if it moves the deployment or leaves the finding."""
-        if self._moves() or self._subject_after(finding.id) is not None:
-            return None
-        paths = [*(one.changes.keys() for one in self._chosen.values() if one), self._together.keys()]
-        sets = ({path: self._together[path] for path in one} for one in paths)
-        tried = (self._tried(finding, Remedy(changes=changes)) for changes in sets)
-        return next((one for one in tried if one), None)
-
-    def _joined(self, finding: Finding, way: Remedy) -> Remedy | None:
-        """Return a remedy with the changes of those that give one of its keys another value; None if it does not remove the finding with them."""
-        differing = {path for path, value in way.changes.items() if self._together.get(path, value) != value}
-        others = [
-            one for name, one in self._chosen.items() if one and name != finding.id and one.changes.keys() & differing
-        ]
-        if not others and way in finding.remedies:
-            return way
-        if any(one.move for one in others):
-            return None
-        paths = {path for one in others for path in one.changes}
-        changes = {**way.changes, **{path: self._together[path] for path in paths}}
-        return self._tried(finding, replace(way, changes=changes))
-
-    def _tried(self, finding: Finding, way: Remedy) -> Remedy | None:
-        """Return a remedy with its price; None if it does not remove its finding alone, or if something still blocks where the finding did."""
-        remedy = self._trial.tried(finding.id, way)
-        outcome = self._trial.outcome(remedy.changes) if remedy else None
-        if outcome is None or (finding.severity == "block" and _blocking(outcome[1]) - self._accepted):
-            return None
-        return remedy
 
 
 def accepted_by(subject: Subject) -> frozenset[str]:

@@ -8,6 +8,17 @@ from msgspec import Struct
 from gemma_serving.contracts.verdicts import Severity
 
 
+class LostValue(Struct, frozen=True, kw_only=True):
+    """A value of arguments that a remedy removes."""
+
+    flags: tuple[str, ...]
+    """The flags as written."""
+    changes: Mapping[str, object] = {}
+    """The changes that keep it; empty if no setting has it."""
+    reason: str = ""
+    """Why no setting has it, or what it would lead to."""
+
+
 class Remedy(Struct, frozen=True, kw_only=True):
     """Changes of a deployment's fields that remove a finding. `planning.settings.paths.with_changes` applies them."""
 
@@ -23,6 +34,15 @@ class Remedy(Struct, frozen=True, kw_only=True):
     """Ids of the warnings that it adds."""
     is_deployable: bool = True
     """True if this project can deploy the result; False for a Compute Engine GPU machine."""
+    loses: tuple[LostValue, ...] = ()
+    """Values that it removes. Of a rule's candidate: all of them, of which as many as possible are kept."""
+
+
+class Together(Struct, frozen=True, kw_only=True):
+    """A remedy of several findings: each key has one value, and all of them are gone after it."""
+
+    ids: tuple[str, ...]
+    remedy: Remedy
 
 
 class Finding(Struct, frozen=True, kw_only=True):
@@ -36,7 +56,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     message: str
     """The fact and its figure, one to three sentences."""
     remedies: tuple[Remedy, ...]
-    """Tested changes: each removes this finding and adds none that blocks."""
+    """Tested changes of its own keys: each removes this finding and adds none that blocks."""
     advice: str
     """Fix other than a change of fields, such as requesting quota; may be empty."""
     source: str

@@ -8,7 +8,7 @@ of vLLM on TPU (tpu-inference).
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias, cast, get_origin
 
@@ -218,6 +218,13 @@ class VllmOptions(Block):
 
     They must be flags of the image's vLLM without a key here.
     """
+
+    def problems(self) -> Iterator[str]:
+        """Yield each contradiction between keys, and what to change."""
+        usual, largest = self.image_tokens, self.max_image_tokens
+        if usual is not None and largest is not None and largest < usual:
+            below = f"multimodal.maxImageTokens {largest} is below multimodal.imageTokens {usual}"
+            yield f"{below}, so it has no effect; raise the first or lower the second"
 
     @property
     def own_template(self) -> str | None:

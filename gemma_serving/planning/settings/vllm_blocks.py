@@ -6,7 +6,7 @@ own keys stay as aliases. A block and a key must not contradict each other.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, Final, Literal, TypeAlias, cast
+from typing import Annotated, Any, Final, Literal, TypeAlias, cast, get_args
 
 from gemma_serving.contracts.fields import camel_case
 from gemma_serving.planning.settings.annotations import InFile, Limit, OneOf, matching
@@ -18,6 +18,7 @@ from gemma_serving.planning.settings.vllm_args import (
     IMAGE_TOKENS,
     LORA_RANKS,
     OPTIONS,
+    Modality,
     VllmOptions,
 )
 
@@ -59,12 +60,6 @@ class MultimodalSettings(Block):
     """Tokens of one image, unless a request chooses another size: 70, 140, 280, 560 or 1120. Default: 280."""
     max_image_tokens: Annotated[int, _SIZE] | None = None
     """Largest image that a request may choose. Default: `imageTokens`."""
-
-    def problems(self) -> Iterator[str]:
-        """Yield each contradiction between keys of the block, and what to change."""
-        usual, largest = self.image_tokens, self.max_image_tokens
-        if usual is not None and largest is not None and largest < usual:
-            yield f"maxImageTokens {largest} is below imageTokens {usual}, so it has no effect; raise the first or lower the second"
 
     def options(self) -> Mapping[str, object]:
         """Return the planner's options."""
@@ -161,7 +156,7 @@ class SpeculativeSettings(Block):
 
     def options(self) -> Mapping[str, object]:
         """Return the planner's options."""
-        proposals = {"num_speculative_tokens": self.tokens}
+        proposals = {_TOKENS: self.tokens}
         if self.drafter is None:
             return {"speculative_config": {"method": "ngram", **proposals}}
         pinned = {} if self.revision is None else {"revision": self.revision}
@@ -200,7 +195,10 @@ def _options(given: VllmInFile) -> VllmOptions:
             if value is not None and values[option] not in (None, value):
                 raise ValueError(f"vllm.{name} and vllm.{camel_case(option)} set different values; keep one of them")
             values[option] = values[option] if value is None else value
-    return VllmOptions(**values)
+    options = VllmOptions(**values)
+    for problem in options.problems():
+        raise ValueError(problem)
+    return options
 
 
 OptionsOrBlocks: TypeAlias = Annotated[VllmOptions, InFile(VllmInFile, _options)]
@@ -226,27 +224,28 @@ def block_changes(path: str, value: object, in_blocks: Sequence[str]) -> Mapping
         return None
     if name == "limit_mm_per_prompt":
         limits = cast("Mapping[str, int]", value or {})
-        return {
-            f"vllm.multimodal.{kind}s": limits.get(kind, 0) if limits else None for kind in ("image", "video", "audio")
-        }
+        kinds: tuple[str, ...] = get_args(Modality)
+        is_whole = all(kind in limits for kind in kinds)  # a kind that the block leaves out is 0
+        of_block = {f"vllm.multimodal.{kind}s": limits[kind] if is_whole else None for kind in kinds}
+        return of_block if is_whole or not limits else {**of_block, f"vllm.{camel_case(name)}": limits}
     if name == "speculative_config":
         return _speculative_changes(cast("Mapping[str, object] | None", value))
     return {f"vllm.{BLOCK_KEYS[name]}": value}
 
 
-_IN_BLOCK: Final = frozenset({"method", "model", "num_speculative_tokens", "revision"})
-"""Parts of `speculativeConfig` that the block has. Its methods are n-gram, and the one that a draft model implies."""
+_TOKENS: Final = "num_speculative_tokens"
 
 
 def _speculative_changes(config: Mapping[str, object] | None) -> Mapping[str, object]:
     if config is None:
         return {"vllm.speculative": None}
-    if config.get("method", "ngram") != "ngram" or config.keys() - _IN_BLOCK:
+    is_n_gram = config.get("method") == "ngram" and set(config) == {"method", _TOKENS}
+    if not is_n_gram and set(config) - {"revision"} != {"model", _TOKENS}:  # the block has no other method
         return {"vllm.speculative": None, "vllm.speculativeConfig": config}
     model = config.get("model")
     return {
         "vllm.speculative.method": "n-gram" if model is None else "draft-model",
-        "vllm.speculative.tokens": config.get("num_speculative_tokens"),
+        "vllm.speculative.tokens": config[_TOKENS],
         "vllm.speculative.drafter": model,
         "vllm.speculative.revision": config.get("revision"),
     }

@@ -7,7 +7,7 @@ from msgspec import structs
 
 from gemma_serving.planning.data.prices import Price
 from gemma_serving.planning.question.types import CostPlan, FormStep, Plan, RunningCosts, rounded
-from gemma_serving.planning.solve.wording import Wording, finding_json
+from gemma_serving.planning.solve.wording import Wording, finding_json, together_json
 
 
 def plan_json(plan: Plan, wording: Wording) -> dict[str, Any]:
@@ -30,7 +30,11 @@ def plan_json(plan: Plan, wording: Wording) -> dict[str, Any]:
         document["cost"] = None
         unknown = [key for key in document.get("workload", ()) if key.startswith("usd_")]
         document.get("workload", {}).update(dict.fromkeys(unknown))
-    return {**document, "findings": [finding_json(finding, wording) for finding in plan.findings]}
+    return {
+        **document,
+        "findings": [finding_json(finding, wording) for finding in plan.findings],
+        "together": [together_json(one, wording) for one in plan.together],
+    }
 
 
 def _form_json(step: FormStep) -> dict[str, object]:

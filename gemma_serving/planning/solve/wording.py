@@ -3,12 +3,12 @@
 Messages name keys of a settings file. Remedies are changes of the fields of a `Deployment`, which a `Wording` turns into words.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from gemma_serving.contracts.fields import to_json
 from gemma_serving.planning.question.types import Band, Plan
-from gemma_serving.planning.settings.finding import Finding, Remedy
+from gemma_serving.planning.settings.finding import Finding, Remedy, Together
 from gemma_serving.planning.speed.residuals import decode_band
 from gemma_serving.planning.units import ROUGH, figure
 
@@ -71,13 +71,32 @@ def finding_json(finding: Finding, wording: Wording) -> dict[str, Any]:
         "source": finding.source,
         "remedies": [
             {
-                "changes": {path: to_json(value) for path, value in remedy.changes.items()},
-                "text": wording.change(remedy.changes) if remedy.is_deployable else None,
-                "usd_per_hour": None if remedy.usd_per_hour is None else round(remedy.usd_per_hour, 4),
+                **_remedy_json(remedy, wording),
                 "deployable": remedy.is_deployable,
+                "loses": [{"flags": list(one.flags), "reason": one.reason} for one in remedy.loses],
             }
             for remedy in finding.remedies
         ],
+    }
+
+
+def together_text(together: Sequence[Together], wording: Wording) -> str:
+    """Return the remedies of several findings as a sentence; empty without any."""
+    ways = ((one.ids, _way(one.remedy, wording)) for one in together)
+    words = "; ".join(f"together ({', '.join(ids)}): {way}" for ids, way in ways if way)
+    return f"{words[:1].upper()}{words[1:]}." if words else ""
+
+
+def together_json(together: Together, wording: Wording) -> dict[str, Any]:
+    """Return a remedy of several findings in JSON types."""
+    return {"findings": list(together.ids), **_remedy_json(together.remedy, wording)}
+
+
+def _remedy_json(remedy: Remedy, wording: Wording) -> dict[str, Any]:
+    return {
+        "changes": {path: to_json(value) for path, value in remedy.changes.items()},
+        "text": wording.change(remedy.changes) if remedy.is_deployable else None,
+        "usd_per_hour": None if remedy.usd_per_hour is None else round(remedy.usd_per_hour, 4),
     }
 
 
@@ -87,8 +106,16 @@ def _way(remedy: Remedy, wording: Wording) -> str | None:
         return None
     then = f" ({', '.join(remedy.warns)} then {'warn' if remedy.warns[1:] else 'warns'})" if remedy.warns else ""
     if not remedy.title:
-        return f"{change}{_price(remedy)}{then}"
+        return f"{change}{_price(remedy)}{then}{''.join(_losses(remedy))}"
     return f"{_VERBS[remedy.move]}{remedy.title}{_price(remedy)}{then}: {change}"
+
+
+def _losses(remedy: Remedy) -> Iterator[str]:
+    """Yield the values of arguments that a remedy removes: those that would block, and those that no setting has."""
+    for words, has_key in ((", without the value of", True), ("; no fix keeps the value of", False)):
+        lost = [f"{', '.join(one.flags)} ({one.reason})" for one in remedy.loses if bool(one.changes) == has_key]
+        if lost:
+            yield f"{words} {', '.join(lost)}"
 
 
 def _price(remedy: Remedy) -> str:
