@@ -10,8 +10,8 @@ from gemma_serving.contracts.outputs import DETAILS, Auth, SmokeThresholds, Stac
 from gemma_serving.planning.cost.subject import Subject
 from gemma_serving.planning.question.features import served_features
 from gemma_serving.planning.question.types import Plan
+from gemma_serving.planning.settings.observability import SmokeSettings
 from gemma_serving.planning.settings.secrets import API_KEY
-from gemma_serving.planning.settings.stack import SmokeSettings
 from gemma_serving.planning.settings.vllm_args import given_options
 from gemma_serving.planning.speed.residuals import BURST_REQUESTS, THRESHOLD_MARGIN, smoke_bands
 from gemma_serving.stacks.base import Context, Foundation

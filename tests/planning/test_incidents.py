@@ -137,6 +137,12 @@ INCIDENTS: Mapping[str, Incident] = {
     "FIT08": Incident("rtx6000-31b", {"vllm.tensorParallelSize": 2}, "block", r"is 2, .* has 1 GPU"),
     "FIT09": Incident("l4-qat", {"vllm.maxModelLen": 200_000}, "warn", r"3\.20 GiB holds little .* 200,000 .*may run out.* vllm\.maxModelLen: \d+"),
     "REL01": Incident("l4-12b-qat", {"image": released("0.28.0"), **DRAFTS_12B}, "block", r"will not .*pull/53884\)\. .*[Rr]emove vllm\.speculative"),
+    "ARG06": Incident("l4-12b-qat", {"vllm.maxNumSeqs": 8_192}, "block", r"max_num_seqs \(8192\)"),
+    "OBS04": Incident("l4-12b-qat", {"smoke.minDecodeTokPerS": 500.0}, "warn", r"planned at \d+ to \d+ tok/s"),
+    "LEN04": Incident(
+        "l4-12b-qat", {"vllm.maxModelLen": 2_048, "vllm.limitMmPerPrompt": {"image": 9}}, "warn", r"up to 2,520 tokens"
+    ),
+    "WRK11": Incident("l4-e2b-lora", {"vllm.servedModelName": "procurement"}, "block", r"procurement is the name of an adapter"),
     "LEN02": Incident("l4-12b-qat", {"vllm.maxNumBatchedTokens": 2_048}, "block", r"vllm\.maxNumBatchedTokens: 2496"),
     "LEN03": Incident("tpu-v6e4", {"vllm.maxModelLen": 131_073}, "block", r"131,073.*vllm\.maxModelLen: 131072"),
     "LDR01": Incident("l4-qat", {"vllm.loadFormat": "runai_streamer"}, "block", r"21 s.* cloudRun\.mount\.mode: streamer and remove"),

@@ -35,6 +35,7 @@ from gemma_serving.planning.question.recommendation import (
     recommended_options,
 )
 from gemma_serving.planning.question.resolved import Resolved, Runtime
+from gemma_serving.planning.question.validators import taken_together
 from gemma_serving.planning.settings.deployment import NO_SERVICE, Deployment, Platform, WeightsMode
 from gemma_serving.planning.settings.paths import require_consistent_blocks
 from gemma_serving.planning.settings.vllm_args import (
@@ -72,7 +73,7 @@ def filled_in(deployment: Deployment) -> Resolved:
         offloads=bool(deployment.vllm.cpu_offload_gib),
         replicas=dp,
     )
-    options = deployment.vllm.merged_over(base)
+    options = taken_together(deployment.vllm, base)
     host = host_of(accelerator, platform)
     run = deployment.cloud_run if platform == "cloud-run" else NO_SERVICE
     runtime: Runtime = "cuda" if not accelerator.is_tpu else "tpu-torch" if spec.tpu_torch_path else "tpu-jax"

@@ -13,7 +13,7 @@ from gemma_serving.planning.data.images import IMAGES
 from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.question.resolved import Resolved
 from gemma_serving.planning.question.types import Plan
-from gemma_serving.planning.rules import arguments, crashes, memory, models, observability, workload
+from gemma_serving.planning.rules import arguments, crashes, memory, models, observability, validators, workload
 from gemma_serving.planning.rules.alternatives import other_accelerators
 from gemma_serving.planning.rules.platforms import accelerator, cloud_run, cost, host, quota, replicas, tpu
 from gemma_serving.planning.rules.registry import RULES, Rule, RuleResult
@@ -29,6 +29,7 @@ _CHECKS = (
     memory,
     models,
     observability,
+    validators,
     workload,
     accelerator,
     cloud_run,

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import chain
+from typing import cast
 
 from msgspec.structs import replace
 
@@ -34,8 +35,8 @@ from gemma_serving.planning.rules.alternatives import (
 from gemma_serving.planning.rules.platforms.replicas import fewer_replicas, more_replicas, replicas_remedy
 from gemma_serving.planning.rules.registry import RuleResult, change, instance_size, rule
 from gemma_serving.planning.settings.finding import Remedy
-from gemma_serving.planning.settings.vllm_args import SCALED_KV_SUFFIX
-from gemma_serving.planning.units import CLOSE, ROUGH, figure, from_gib, number_of, to_gib
+from gemma_serving.planning.settings.vllm_args import SCALED_KV_SUFFIX, Modality
+from gemma_serving.planning.units import CLOSE, ROUGH, figure, from_gib, next_power_of_two, number_of, to_gib
 
 _LONGEST_BLOCK = 256
 """Tokens of the longest block that vLLM on TPU chooses; a length that it divides fills its blocks."""
@@ -455,6 +456,26 @@ def _multimodal_item(subject: Subject) -> RuleResult | None:
         remedies=remedies(),
         last_resorts=alternatives_for(subject),
         advice=_SPLIT_ON_TPU if is_chosen and resolved.is_tpu else "",
+    )
+
+
+@rule("LEN04")
+def _all_items(subject: Subject) -> RuleResult | None:
+    resolved = subject.resolved
+    limits = resolved.deployment.vllm.limit_mm_per_prompt or {}
+    lengths = {
+        name: tokens for name, tokens in item_tokens(resolved).items() if limits.get(cast("Modality", name), 0) > 0
+    }
+    tokens = sum(limits[cast("Modality", name)] * one for name, one in lengths.items())
+    if tokens < resolved.max_model_len:
+        return None
+    return RuleResult(
+        f"A request with all items that {resolved.deployment.vllm_key('limit_mm_per_prompt')} allows has up to {tokens:,} tokens, but vllm.maxModelLen "
+        f"is {resolved.max_model_len:,}. vLLM answers it with 400.",
+        remedies=(
+            change("vllm.max_model_len", next_power_of_two(tokens + 1)),
+            change("vllm.limit_mm_per_prompt", {**limits, **dict.fromkeys(lengths, 1)}),
+        ),
     )
 
 

@@ -1,6 +1,7 @@
 """Rules for models: unknown architectures, ids missing on the hub, base checkpoints, draft models that do not match."""
 
 from collections.abc import Iterator
+from typing import Final
 
 from gemma_serving.contracts.chat_template import AGE_WORDS, TEMPLATE
 from gemma_serving.planning.cost.subject import Subject
@@ -45,6 +46,10 @@ def _base_checkpoint(subject: Subject) -> RuleResult | None:
     )
 
 
+_METHODS_OF_ASSISTANTS: Final = frozenset({"mtp", "gemma4_mtp", "draft_model"})
+"""Methods that take one of Google's draft models; without one vLLM reads it from the model (vllm/config/speculative.py)."""
+
+
 @rule("MOD03")
 def _foreign_drafter(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
@@ -59,7 +64,8 @@ def _foreign_drafter(subject: Subject) -> RuleResult | None:
         text = f"{key} names no draft model, but {resolved.model_id} has no heads that propose tokens by themselves."
     else:
         return None
-    fitting = [change("vllm.speculative_config", {**config, "model": one}) for one in drafters_for(resolved.spec)]
+    kept = {key: value for key, value in config.items() if key != "method" or value in _METHODS_OF_ASSISTANTS}
+    fitting = [change("vllm.speculative_config", {**kept, "model": one}) for one in drafters_for(resolved.spec)]
     return RuleResult(text, remedies=(*fitting, change("vllm.speculative_config", None)))
 
 

@@ -10,6 +10,7 @@ from gemma_serving.planning.question.resolved import Resolved
 from gemma_serving.planning.rules.registry import RuleResult, change, instance_size, rule
 from gemma_serving.planning.settings.finding import Remedy
 from gemma_serving.planning.settings.observability import OBSERVABILITY_PLATFORMS
+from gemma_serving.planning.speed.residuals import decode_band
 
 
 @rule("OBS02")
@@ -27,6 +28,29 @@ def _no_metrics(subject: Subject) -> RuleResult | None:
         f"and the KV cache{missing} need metrics.",
         remedies=(change("metrics.enabled", True), *_room_remedies(resolved)),
     )
+
+
+@rule("OBS04")
+def _goal_beyond_the_plan(subject: Subject) -> RuleResult | None:
+    """Compare each goal with the plan's own figure of its unit."""
+    deployment, throughput = subject.resolved.deployment, subject.known_throughput
+    facts: list[str] = []
+    changes: dict[str, object] = {}
+    goal, cost = deployment.smoke.min_decode_tok_per_s, deployment.alerts.daily_cost
+    if goal is not None and throughput is not None:
+        band = decode_band(throughput.decode_tok_per_s, is_tpu=subject.resolved.is_tpu)
+        if goal > band.high:
+            facts.append(
+                f"smoke.minDecodeTokPerS is {goal:g}, but one stream is planned at {band.words} tok/s, so `gemma smoke` fails."
+            )
+            changes["smoke.min_decode_tok_per_s"] = math.floor(band.low)
+    day_usd = subject.cost.idle_usd_per_hour * 24
+    if cost is not None and cost < day_usd:
+        facts.append(
+            f"alerts.dailyCost is {cost:g}, but a day without requests costs ${day_usd:,.2f}, so the alert fires each day."
+        )
+        changes["alerts.daily_cost"] = math.ceil(day_usd)
+    return RuleResult(" ".join(facts), remedies=(Remedy(changes=changes),)) if facts else None
 
 
 @rule("OBS03")

@@ -329,3 +329,16 @@ def _long_limit(subject: Subject) -> RuleResult | None:
         f"instead of ${figure(usd, ROUGH)} per million output tokens, and the server would reject longer requests.",
         remedies=(shorter,),
     )
+
+
+@rule("WRK11")
+def _adapter_of_the_same_name(subject: Subject) -> RuleResult | None:
+    options = subject.resolved.vllm
+    name = options.served_model_name or subject.resolved.model_id
+    if name not in (options.lora_adapters or {}):
+        return None
+    return RuleResult(
+        f"{name} is the name of an adapter in vllm.lora and of the model (vllm.servedModelName). A request with that name reaches the model, "
+        "never the adapter.",
+        remedies=(change("vllm.served_model_name", None),),
+    )

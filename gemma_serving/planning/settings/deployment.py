@@ -12,7 +12,7 @@ from gemma_serving.planning.settings.annotations import Limit
 from gemma_serving.planning.settings.bucket import BucketSettings
 from gemma_serving.planning.settings.cloud_run import CloudRunSettings
 from gemma_serving.planning.settings.image import ImageSettings
-from gemma_serving.planning.settings.observability import AlertSettings, MetricsSettings, collects
+from gemma_serving.planning.settings.observability import AlertSettings, MetricsSettings, SmokeSettings, collects
 from gemma_serving.planning.settings.text import DurationS
 from gemma_serving.planning.settings.tpu import TpuSettings
 from gemma_serving.planning.settings.vllm_args import BLOCK_KEYS, KEY_OF, VllmOptions
@@ -88,6 +88,7 @@ class Deployment(Facts, frozen=True, kw_only=True, forbid_unknown_fields=True):
     alerts: AlertSettings = AlertSettings(enabled=False)
     """Stacks have alerts by default; a question without a stack has none."""
     metrics: MetricsSettings = MetricsSettings()
+    smoke: SmokeSettings = SmokeSettings()
     endpoint_url: str | None = None
     workload: Workload | None = None
     """The clients' workload; None plans only the saturated rate, at `planning.settings.workload.DEFAULT_WORKLOAD`."""

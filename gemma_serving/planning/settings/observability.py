@@ -95,3 +95,11 @@ def collects(alerts: AlertSettings, metrics: MetricsSettings, platform: str) -> 
     if metrics.enabled is None:
         return alerts.enabled and platform in COLLECTS_BY_DEFAULT
     return metrics.enabled and platform in OBSERVABILITY_PLATFORMS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SmokeSettings(Block):
+    """A custom threshold of the smoke checks (`contracts.outputs.SmokeThresholds`). All others come from the plan."""
+
+    min_decode_tok_per_s: PositiveNumber | None = None
+    """Minimum output rate of a single stream."""

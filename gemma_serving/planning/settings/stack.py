@@ -17,7 +17,7 @@ from gemma_serving.planning.settings.cloud_run import CloudRunSettings
 from gemma_serving.planning.settings.docker_hub import DockerHubSettings
 from gemma_serving.planning.settings.fields import Block
 from gemma_serving.planning.settings.image import ImageSettings, named_image
-from gemma_serving.planning.settings.observability import AlertSettings, MetricsSettings, collects
+from gemma_serving.planning.settings.observability import AlertSettings, MetricsSettings, SmokeSettings, collects
 from gemma_serving.planning.settings.secrets import KINDS, SecretKey
 from gemma_serving.planning.settings.text import (
     Commit,
@@ -58,14 +58,6 @@ def _tools_problem(options: VllmOptions) -> str | None:
     if options.enable_auto_tool_choice and not options.tool_call_parser:
         return "enableAutoToolChoice needs toolCallParser; for Gemma 4 set toolCallParser: gemma4"
     return None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SmokeSettings(Block):
-    """A custom threshold of the smoke checks (`contracts.outputs.SmokeThresholds`). All others come from the plan."""
-
-    min_decode_tok_per_s: PositiveNumber | None = None
-    """Minimum output rate of a single stream."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

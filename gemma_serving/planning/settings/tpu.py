@@ -36,6 +36,9 @@ def _idle_problem(idle_after_s: int) -> str | None:
     return f"idleAfter must be at least {format_duration(LEAST_IDLE_S)}, because a TPU VM reports once a minute; set for example idleAfter: 2h"
 
 
+_ZONE_OF_RESERVATION: Final = re.compile(r"/(?:locations|zones)/([^/]+)/reservations/")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExistingNetworkSettings(Block):
     """An existing network. The stack reads it and never changes it."""
@@ -196,6 +199,9 @@ class TpuSettings(Block):
         """Yield each contradiction between keys of the block, and what to change."""
         if self.has_form("reservation") != (self.reservation is not None):
             yield "provisioning reservation and the key reservation require each other; set both or neither"
+        place = _ZONE_OF_RESERVATION.search(self.reservation or "")
+        if place and set(self.zones) != {place[1]}:
+            yield f"reservation is in {place[1]}, but zones are {', '.join(self.zones)}; set zones: [{place[1]}]"
         yield from self._order_problems()
         if self.api == "compute-engine":
             yield from self._not_on_compute_engine()

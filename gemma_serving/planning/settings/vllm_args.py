@@ -279,7 +279,7 @@ class VllmOption(NamedTuple):
             return (self.flag,) if value else off
         if isinstance(value, tuple):
             words = cast("tuple[str, ...]", value)
-            return (f"{self.flag}={words[0]}",) if len(words) == 1 else (self.flag, *words)
+            return (f"{self.flag}={words[0]}",) if len(words) == 1 else (self.flag, *words) if words else ()
         if isinstance(value, float):
             return (f"{self.flag}={value:g}",)
         if isinstance(value, int | str):

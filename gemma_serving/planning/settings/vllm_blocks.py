@@ -23,6 +23,7 @@ from gemma_serving.planning.settings.vllm_args import (
 )
 
 _PARSER: Final = "gemma4"
+PROPOSED_TOKENS: Final = 3
 _Items = Annotated[int, Limit(ge=0, le=999)]
 _AdapterName = Annotated[str, matching(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$", "an adapter's name", "sql")]
 _Folder = r"[A-Za-z0-9][A-Za-z0-9._-]*"
@@ -140,7 +141,7 @@ class SpeculativeSettings(Block):
 
     `n-gram`: tokens that followed the same words earlier in the prompt. `draft-model`: a small model.
     """
-    tokens: Positive = 3
+    tokens: Positive = PROPOSED_TOKENS
     """Proposed tokens per step."""
     drafter: ModelId | None = None
     """Hugging Face id of the draft model, for draft-model."""

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from localcloud.vllm import VERSION, adapters
+from localcloud.vllm import VERSION, adapters, validators
 from localcloud.vllm.arguments import Arguments, known_words
 from localcloud.vllm.memory import EngineStartError, KvCacheSize, as_loaded, capacity, drafts
 from localcloud.vllm.recorded import Model, SimulatedCard, constant, find_card, nearest_boot
@@ -94,7 +94,7 @@ def plan(arguments: Arguments, environment: RuntimeEnvironment) -> Start:
         )
     try:
         _check_devices(environment)
-        _check_words(arguments, environment, is_tpu=card.kind == "tpu")
+        _check_words(arguments, environment, card)
         weights = find_weights(arguments, environment)
         loaded = as_loaded(weights.model, card, environment.image, arguments.quantization)
         planned = capacity(arguments, loaded, card)
@@ -132,12 +132,14 @@ def _check_devices(environment: RuntimeEnvironment) -> None:
         raise EngineStartError(_TOO_OLD.format(version=driver_cuda))
 
 
-def _check_words(arguments: Arguments, environment: RuntimeEnvironment, *, is_tpu: bool) -> None:
-    """Raise EngineStartError with the real server's message for a load format that it does not have, and for a chat template that is no file of its image.
+def _check_words(arguments: Arguments, environment: RuntimeEnvironment, card: SimulatedCard) -> None:
+    """Raise EngineStartError with the real server's message for a load format that it does not have, or for arguments that contradict each other.
 
+    So for a chat template that is no file of its image.
     An image for GPUs starts in the folder of vLLM's sources, one for TPUs beside it (Dockerfiles of vLLM and of tpu-inference). vLLM finds its built-in
     templates by name (entrypoints/chat_utils.py).
     """
+    is_tpu = card.kind == "tpu"
     template = arguments.unused.get("chat_template")
     if template is not None and not any(sign in template for sign in "{}\n"):
         sources = "/workspace/vllm/" if is_tpu else "/vllm-workspace/"
@@ -154,6 +156,9 @@ def _check_words(arguments: Arguments, environment: RuntimeEnvironment, *, is_tp
     own = _LOADERS_ON_TPU if is_tpu else ()
     if arguments.load_format.lower() not in {*known_words("load_formats"), *own}:
         raise EngineStartError(f"ValueError: Load format `{arguments.load_format.lower()}` is not supported")
+    contradiction = validators.refusal(arguments, gpus=None if is_tpu else card.devices)
+    if contradiction:
+        raise EngineStartError(contradiction)
 
 
 class _Startup:

@@ -32,6 +32,8 @@ def _kept_warm(subject: Subject) -> RuleResult | None:
 @rule("CST03")
 def _limit_before_the_end(subject: Subject) -> RuleResult | None:
     limit_usd, cost = subject.resolved.deployment.max_usd, subject.cost
+    if limit_usd is not None and subject.resolved.platform == "cloud-run":
+        return _limit_below_a_day(subject, limit_usd)
     if limit_usd is None or cost.most_usd <= limit_usd:
         return None
     fitting_s = int(limit_usd / cost.usd_per_hour * HOUR_S // 60 * 60)
@@ -41,6 +43,18 @@ def _limit_before_the_end(subject: Subject) -> RuleResult | None:
         f"${cost.most_usd:,.0f} ({cost.most_usd_basis}). Google does not enforce maxUsd; only a scheduled guard "
         "(docs/costs.md) will tear the stack down then.",
         remedies=(*shorter, change("max_usd", math.ceil(cost.most_usd))),
+    )
+
+
+def _limit_below_a_day(subject: Subject, limit_usd: int) -> RuleResult | None:
+    """Return the result of a limit that instances without requests reach within a day."""
+    day_usd = subject.cost.idle_usd_per_hour * 24
+    if day_usd <= limit_usd:
+        return None
+    return RuleResult(
+        f"maxUsd is {limit_usd}, but cloudRun.minInstances {subject.resolved.deployment.cloud_run.min_instances} costs ${day_usd:,.2f} per day, even "
+        "when idle.",
+        remedies=(change("cloud_run.min_instances", 0), change("max_usd", math.ceil(day_usd))),
     )
 
 
