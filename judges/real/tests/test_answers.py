@@ -4,8 +4,6 @@ import pytest
 
 from judges.real.agent_reading import reading_of
 from judges.real.answers import (
-    ASYNCHRONOUS,
-    SPECULATION,
     TABLE,
     answer_to_sigterm,
     compare_answers,
@@ -28,7 +26,7 @@ def vllm(home, judge):
 @pytest.fixture(scope="class")
 def servers(home, vllm):
     """The real server and the simulated one."""
-    words = (*(word for word in stack_words() if word != ASYNCHRONOUS), SPECULATION)
+    words = stack_words()
     with running(home, "simulated", words) as simulated, running(home, "real", words, vllm) as real:
         yield real, simulated
 

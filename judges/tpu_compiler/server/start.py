@@ -9,7 +9,7 @@ from typing import Any
 
 from judges.tpu_compiler.server.events import Events, take_standard_output, words_of
 
-_ENVIRONMENT = {
+ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
     "TPU_SKIP_MDS_QUERY": "1",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
@@ -32,7 +32,7 @@ def main(request_path: str) -> None:
     events = take_standard_output()
     request = json.loads(Path(request_path).read_text())
     os.environ.update(request["environment"])
-    os.environ.update(_ENVIRONMENT, TPU_ACCELERATOR_TYPE=request["accelerator_type"])
+    os.environ.update(ENVIRONMENT, TPU_ACCELERATOR_TYPE=request["accelerator_type"])
     try:
         _judge(request, events)
     except Exception as error:  # noqa: BLE001 - whatever upstream raises is an answer

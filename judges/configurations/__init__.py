@@ -1,0 +1,1 @@
+"""vLLM as judge: the configurations of drawn stacks, made by vLLM itself."""
