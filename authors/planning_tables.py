@@ -28,7 +28,7 @@ from gemma_serving.planning.model.catalog import spec_of
 from gemma_serving.planning.model.spec import tensors
 from gemma_serving.planning.model.support import support_of
 from gemma_serving.planning.planner import plan
-from gemma_serving.planning.rules.crashes import CRASHES, Crash
+from gemma_serving.planning.question.records import CRASHES, Crash
 from gemma_serving.planning.rules.findings import RULES, detected_findings
 from gemma_serving.planning.rules.security.advisories import ADVISORIES
 from gemma_serving.planning.settings.deployment import Deployment
@@ -82,7 +82,10 @@ def rules_table() -> str:
 def _crash_row(crash: Crash) -> Sequence[str]:
     some = f"images by digest ({len(crash.images)})" if crash.images else "all" if crash.dies else "none"
     stopped = ", ".join(crash.models) or some
-    warned = ", ".join(crash.sisters) or ("other images" if crash.images else "none" if crash.dies else "all")
+    some_warned = (
+        "some requests" if crash.asked else "other images" if crash.images else "none" if crash.dies else "all"
+    )
+    warned = ", ".join(crash.sisters) or some_warned
     record = f"[{crash.id}]({crash.source.removeprefix('docs/')})"
     needs = ", ".join((*crash.needs, *crash.cards)) or "any model"
     first = ", ".join(start or "-" for start, _ in crash.releases)

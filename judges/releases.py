@@ -26,7 +26,7 @@ from msgspec import Struct, convert
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.planning.model.support import support_rows, version_key
-from gemma_serving.planning.rules.crashes import CRASHES
+from gemma_serving.planning.question.records import CRASHES
 from gemma_serving.scripts.cli.command import Command, run_command
 from gemma_serving.scripts.cli.options import Option
 

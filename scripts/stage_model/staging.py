@@ -25,7 +25,7 @@ from gemma_serving.contracts.staged_weights import OWN_FOLDER
 from gemma_serving.engine.atomic_file import replace_file
 from gemma_serving.engine.runner import project_folder
 from gemma_serving.engine.settings_file import SettingsFile
-from gemma_serving.planning.rules.crashes import CRASHES
+from gemma_serving.planning.question.records import CRASHES
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.planning.units import GIB
 from gemma_serving.scripts.cli import command

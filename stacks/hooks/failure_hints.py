@@ -15,8 +15,8 @@ from gemma_serving.contracts.staged_weights import folder_uri
 from gemma_serving.planning.data.checkpoints import find_checkpoint, original_of, other_ids
 from gemma_serving.planning.machine.hardware import CLOUD_RUN_GIB_PER_VCPU, CLOUD_RUN_VCPU, find_accelerator, host_of
 from gemma_serving.planning.memory.budget import utilization_leaving
+from gemma_serving.planning.question.records import CRASHES, Crash
 from gemma_serving.planning.question.types import MemoryPlan, Plan
-from gemma_serving.planning.rules.crashes import CRASHES, Crash
 from gemma_serving.planning.rules.platforms.cloud_run import STREAMS_FROM_GS
 from gemma_serving.planning.settings.cloud_run import CloudRunSettings
 from gemma_serving.planning.settings.secrets import HF_TOKEN, set_command

@@ -1,22 +1,29 @@
 """Known faults against every boot of the corpus, and a law: a plan names a record if and only if the deployment has what fails."""
 
+import itertools
 import random
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
 from msgspec import Struct
 
 from gemma_serving.planning.cost.subject import examine
+from gemma_serving.planning.data.checkpoints import CHECKPOINTS
 from gemma_serving.planning.data.images import DEFAULT_IMAGES, IMAGES
 from gemma_serving.planning.machine.hardware import ACCELERATORS
-from gemma_serving.planning.model.support import is_between
-from gemma_serving.planning.rules.crashes import CRASHES, Crash
+from gemma_serving.planning.memory.resolve import resolve
+from gemma_serving.planning.model.catalog import spec_of
+from gemma_serving.planning.model.support import is_between, kind_of_model, support_rows
+from gemma_serving.planning.question.records import CRASHES, Crash, severity_of
 from gemma_serving.planning.rules.findings import RULES, detected_findings
 from gemma_serving.planning.settings.deployment import NO_TPU, Deployment
 from gemma_serving.planning.settings.image import image_of_version
 from gemma_serving.planning.settings.vllm_args import VllmOptions
+from gemma_serving.planning.settings.workload import Workload
+from gemma_serving.planning.speed.prefill import cached_tokens
 from tests.laws import examples
 from tests.planning.corpus.measured import Boot, load, subject_of
 from tests.records import replace
@@ -26,10 +33,26 @@ RAN = [boot for boot in BOOTS if not boot.died]
 BASE = "google/gemma-4-12B-it-assistant"
 DENSE, UNIFIED, EXPERTS = (f"google/gemma-4-{size}-it" for size in ("31B", "12B", "26B-A4B"))
 BLOCKS, ROWS = (f"RedHatAI/gemma-4-31B-it-FP8-{kind}" for kind in ("block", "Dynamic"))
-DRAFTERS = sorted({f"{DENSE}-assistant", *(name for row in CRASHES.values() for name in row.models + row.sisters)})
+SPECULATOR = "RedHatAI/gemma-4-31B-it-speculator.eagle3"
+DRAFTERS = sorted(
+    {f"{DENSE}-assistant", SPECULATOR, *(name for row in CRASHES.values() for name in row.models + row.sisters)}
+)
 DIGESTS = ("", *(digest for row in CRASHES.values() for digest in row.images))
 RELEASES = [
-    *("0.18.1", "0.19.0", "0.20.2", "0.22.1.dev1", "0.22.1", "0.23.0", "0.24.0", "0.25.0", "0.25.1", "0.26.0"),
+    *(
+        "0.18.1",
+        "0.19.0",
+        "0.19.1",
+        "0.20.0",
+        "0.20.2",
+        "0.22.1.dev1",
+        "0.22.1",
+        "0.23.0",
+        "0.24.0",
+        "0.25.0",
+        "0.25.1",
+        "0.26.0",
+    ),
     *("0.27.0", "0.27.1", "0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.32.0"),
 ]
 """Oldest first, with every bound of the rows."""
@@ -37,9 +60,18 @@ OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     "LoRA adapters": {"lora_adapters": {"sql": "someone/sql"}},
     "replicas": {"data_parallel_size": 2},
     "a KV cache with a scale per head": {"kv_cache_dtype": "int8_per_token_head"},
+    "the tool parser gemma4": {"enable_auto_tool_choice": True, "tool_call_parser": "gemma4"},
+    "the reasoning parser gemma4": {"reasoning_parser": "gemma4"},
 }
+OFF: Final[Mapping[str, Mapping[str, Any]]] = {
+    "a prefix cache": {"enable_prefix_caching": False},
+    "the tool parser gemma4": {"enable_auto_tool_choice": False, "tool_call_parser": None},
+    "the reasoning parser gemma4": {"reasoning_parser": "deepseek_r1"},
+}
+"""Options without a part that is on by default."""
+SHARED = Workload(input_tokens=2000, prefix_share=0.9)
 FLAGS = ("--enable-expert-parallel", "--enable-tower-connector-lora")
-SWITCHES = ("a draft model", "CUDA graphs", "a compile cache", "fp8 while loading", *OPTIONS, *FLAGS)
+SWITCHES = ("a draft model", "CUDA graphs", "a compile cache", "fp8 while loading", "a prefix cache", *OPTIONS, *FLAGS)
 """Parts that settings turn on."""
 
 
@@ -62,6 +94,10 @@ class Drawn(Struct, frozen=True, kw_only=True):
     def parts(self) -> Iterator[str]:
         """Yield every part that the deployment has, without the planner."""
         yield from ("Gemma 4", *self.set_on)
+        if self.model in {BLOCKS, ROWS}:
+            yield "a checkpoint in fp8"
+        if "a draft model" in self.set_on and self.drafter == SPECULATOR:
+            yield "a speculator"
         if self.model == BLOCKS:
             yield "fp8 in blocks"
         if self.model == EXPERTS:
@@ -90,16 +126,20 @@ class Drawn(Struct, frozen=True, kw_only=True):
             return None
         if crash.models + crash.sisters and self.drafter not in crash.models + crash.sisters:
             return None
+        if crash.asked:
+            default = IMAGES[DEFAULT_IMAGES["tpu" if ACCELERATORS[self.accelerator].is_tpu else "cloud-run"]].version
+            return None if self.release == default else "info"
         dies = crash.dies and self.drafter not in crash.sisters and (is_image or not crash.images)
         return "block" if dies else "warn"
 
-    def message(self) -> str:
-        """Return what the planner says."""
-        options = {key: value for part in self.set_on for key, value in OPTIONS.get(part, {}).items()}
+    def deployment(self) -> Deployment:
+        """Return the deployment, whose workload has a shared prefix."""
+        off = {key: value for part in OFF.keys() - self.on for key, value in OFF[part].items()}
+        options = off | {key: value for part in self.set_on for key, value in OPTIONS.get(part, {}).items()}
         if "a draft model" in self.set_on:
             options["speculative_config"] = {"model": self.drafter, "num_speculative_tokens": 3}
         flags = [flag for flag in FLAGS if flag in self.set_on]
-        deployment = Deployment(
+        return Deployment(
             model=self.model,
             accelerator=self.accelerator,
             quantization="fp8" if "fp8 while loading" in self.set_on else None,
@@ -107,7 +147,10 @@ class Drawn(Struct, frozen=True, kw_only=True):
             vllm=VllmOptions(enforce_eager="CUDA graphs" not in self.set_on, extra_args=flags, **options),
             tpu=replace(NO_TPU, compile_cache="bucket" if "a compile cache" in self.set_on else "off"),
         )
-        found = RULES["REL01"].result(examine(deployment))
+
+    def message(self) -> str:
+        """Return what the planner says."""
+        found = RULES["REL01"].result(examine(self.deployment()))
         return f"{found.severity}: {found.message} {found.advice}" if found else ""
 
 
@@ -139,15 +182,18 @@ def test_a_plan_names_a_record_if_and_only_if_the_deployment_has_what_fails(cras
     chance = random.Random(crash.id)  # noqa: S311 - draws cases, not secrets
     for one in (one for _ in range(examples(test=6, part=30, night=200)) for one in around(crash, chance)):
         severities = {row.id: one.severity(row) for row in CRASHES.values()}
-        worst = "block" if "block" in severities.values() else "warn"
+        worst = next((one for one in ("block", "warn") if one in severities.values()), "info")
         said = one.message()
         assert said.startswith(worst if any(severities.values()) else ""), one
         for row in CRASHES.values():
-            clause = row.dies if worst == "block" else row.likely
-            assert (f"{clause} ({row.source})" in said) is (severities[row.id] == worst), (row.id, one)
+            clause = row.asked or (row.dies if worst == "block" else row.likely)
+            assert (f"{clause} ({row.source})" in said) is (severities[row.id] in (worst, "info")), (row.id, one)
+        pairs = any(row.kind == "pair" and severities[row.id] for row in CRASHES.values())
+        cached = cached_tokens(resolve(one.deployment()), SHARED)
+        assert (cached == 0) is ("a prefix cache" not in one.on or pairs), one
         if advised := re.search(r"Or set image to a release from (\S+) by its digest", said):
             later = chance.choice(RELEASES[RELEASES.index(advised[1]) :])
-            assert not replace(one, release=later, digest="").message(), (later, one)
+            assert re.fullmatch(r"(?:info: .*)?", replace(one, release=later, digest="").message()), (later, one)
 
 
 @pytest.mark.parametrize("boot", RAN, ids=lambda boot: boot.id)
@@ -164,8 +210,8 @@ def test_the_corpus_has_boots_that_a_wider_row_would_block():
 
 def test_every_row_can_be_found_read_and_recognized():
     for crash in CRASHES.values():
-        assert crash.dies or crash.likely, crash.id
-        assert bool(crash.likely) is bool(crash.sisters or crash.images or not crash.dies), crash.id
+        assert crash.dies or crash.likely or crash.asked, crash.id
+        assert bool(crash.likely) is bool(crash.sisters or crash.images or not (crash.dies or crash.asked)), crash.id
         repository, _, number = crash.id.partition("#")
         # What the project found itself, by building upstream's server, stands on a page of its own.
         of_thread = rf"https://github\.com/{repository}/(issues|pull)/{number}"
@@ -179,3 +225,53 @@ def test_every_row_can_be_found_read_and_recognized():
         defaults = [IMAGES[name].version for name in DEFAULT_IMAGES.values()]
         affected = any(is_between(version, *bounds) for version in defaults for bounds in crash.releases)
         assert not (affected and "Remove gemma-serving:image" in crash.way_out), crash.id
+
+
+STORED = {
+    (one.scheme, kind_of_model(spec_of(one.id)), spec_of(one.id).block_width): one.id
+    for one in CHECKPOINTS.values()
+    if not one.is_drafter
+}
+"""A checkpoint of each stored precision and kind of model."""
+SCHEMES = {scheme for scheme, _, _ in STORED}
+ON_GPU = ("L4", "H100", "RTX PRO 6000")
+PARTS = {"fp8 while loading": ("fp8", 0), "fp8 in blocks": ("fp8", 128), "a checkpoint in fp8": ("fp8", 0)}
+"""Precision and width of blocks by the part of a record."""
+
+
+def recorded_precisions() -> Iterator[tuple[str, Mapping[str, str], tuple[str, int], tuple[str, ...], str]]:
+    """Yield the faults of a precision on GPUs: name, reason for the others, precision, kinds of models, release."""
+    for row in support_rows():
+        if row.is_gemma4 and row.answer != "yes" and row.last and row.scheme in SCHEMES and "ada" in row.devices:
+            yield row.note, row.others, (row.scheme, 0), row.models, row.last
+    for crash in CRASHES.values():
+        for part in set(PARTS).intersection(crash.needs):
+            for first, _ in crash.releases:
+                yield crash.id, crash.others, PARTS[part], ("dense", "experts"), first
+
+
+def test_each_other_precision_of_a_recorded_one_has_a_row_too_or_a_reason(subtests: pytest.Subtests):
+    for name, others, recorded, kinds, release in recorded_precisions():
+        for ((scheme, kind, width), sister), accelerator in itertools.product(STORED.items(), ON_GPU):
+            if kind not in kinds or scheme == "bf16" or (scheme, width) == recorded:
+                continue
+            deployment = Deployment(model=sister, accelerator=accelerator, image=image_of_version(release))
+            subject = examine(deployment)
+            has_row = detected_findings(subject).get("FIT06") in {"warn", "block"}
+            is_same = name in CRASHES and severity_of(CRASHES[name], subject.resolved)
+            with subtests.test(f"{name} {sister} {accelerator} {release}"):
+                assert has_row or is_same or scheme.partition("-")[0] in others
+
+
+def test_no_way_out_is_a_precision_which_can_have_faults_of_its_own():
+    assert [crash.id for crash in CRASHES.values() if re.search("fp8|nvfp4|w4a16", crash.way_out)] == []
+
+
+def test_the_release_of_each_default_image_has_been_searched():
+    page = (Path(__file__).parents[2] / "docs" / "upgrade-vllm.md").read_text(encoding="utf-8")
+    searched = re.search(r"^Last search of public issues .*: \d+ \w+ 20\d\d, (.*)\.$", page, re.MULTILINE)
+    names = set(DEFAULT_IMAGES.values())
+    assert searched, "the page says when"
+    assert set(searched[1].split(" and ")) == {f"`{name}` {IMAGES[name].version}" for name in names}, (
+        "search the subjects below that line for the new release, add what was found to crashes.json, and change the line"
+    )

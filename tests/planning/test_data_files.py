@@ -18,7 +18,7 @@ from gemma_serving.planning.data.tables import data_file
 from gemma_serving.planning.machine.families import FAMILIES, AcceleratorFamily
 from gemma_serving.planning.machine.hardware import ACCELERATORS, Accelerator
 from gemma_serving.planning.model.support import Support, support_rows
-from gemma_serving.planning.rules.crashes import CRASHES, Crash
+from gemma_serving.planning.question.records import CRASHES, Crash
 from gemma_serving.planning.rules.registry import RULES, Rule
 from gemma_serving.planning.rules.security import advisories
 from gemma_serving.planning.speed.measured_starts import MEASURED_STARTS, MeasuredStarts

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gemma_serving.contracts.settings_files import settings_file
 from gemma_serving.planning.planner import plan
-from gemma_serving.planning.rules.crashes import CRASHES
+from gemma_serving.planning.question.records import CRASHES
 from gemma_serving.planning.rules.findings import RULES
 from gemma_serving.stacks.hooks.failure_hints import Cause, FailedStart, cause_of, known_causes
 from gemma_serving.stacks.loading import from_file

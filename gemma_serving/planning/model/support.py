@@ -6,7 +6,7 @@ first tag, or the first release's wheel, that contains the change, never the dat
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Final, Literal
 
@@ -58,6 +58,8 @@ class Support(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """True if the device has no arithmetic for it: weights are stored in it but computed in bf16."""
     note: str = ""
     """The missing or unknown feature, as a clause."""
+    others: Mapping[str, str] = {}
+    """Why another precision of the same models and releases is not affected; each that is not here has a row of its own."""
     source: str
     seen_on: str
     """Date of the source, YYYY-MM-DD."""

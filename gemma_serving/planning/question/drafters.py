@@ -24,6 +24,12 @@ def named_drafter(options: VllmOptions) -> str | None:
     return named
 
 
+def names_speculator(options: VllmOptions) -> bool:
+    """Return whether the draft model is an EAGLE or DFlash one, by its name or the method."""
+    named = f"{named_drafter(options)} {(options.speculative_config or {}).get('method')}".lower()
+    return named_drafter(options) is not None and any(word in named for word in ("eagle", "dflash"))
+
+
 def lacks_drafter(config: Mapping[str, object]) -> bool:
     """Return whether a `speculative_config` needs a draft model and names none: no Gemma 4 has heads for proposals of its own."""
     return not config.get("model") and str(config.get("method", "")) not in LOOKUPS

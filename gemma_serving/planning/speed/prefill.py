@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from gemma_serving.planning.data.overheads import AUDIO_TOKENS, FRAME_TOKENS, VIDEO_FRAMES, VIDEO_TOKENS, constant
 from gemma_serving.planning.model.spec import ModelSpec, active_params
+from gemma_serving.planning.question.records import loses_prefix_cache
 from gemma_serving.planning.question.resolved import Resolved
 from gemma_serving.planning.settings.workload import Workload
 from gemma_serving.planning.speed.steps import (
@@ -91,8 +92,8 @@ def prompt_of(resolved: Resolved, workload: Workload) -> Prompt:
 
 
 def cached_tokens(resolved: Resolved, workload: Workload) -> int:
-    """Return the tokens of a prompt in the prefix cache: whole blocks, and never the last token."""
-    if resolved.vllm.enable_prefix_caching is False or workload.prefix_share == 0:
+    """Return the tokens of a prompt in the prefix cache: whole blocks, and never the last token; 0 if a record says that it stays empty."""
+    if resolved.vllm.enable_prefix_caching is False or workload.prefix_share == 0 or loses_prefix_cache(resolved):
         return 0
     shared = min(int(workload.prefix_share * workload.input_tokens), prompt_tokens(workload) - 1)
     return shared // resolved.block_size * resolved.block_size
