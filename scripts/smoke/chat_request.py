@@ -1,7 +1,6 @@
 """Chat requests of the checks, and the contents of their responses."""
 
 import asyncio
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -9,6 +8,7 @@ from http import HTTPStatus
 from typing import Final
 
 from gemma_serving.planning.units import number_of
+from gemma_serving.scripts.smoke.answers import OTHER_RELEASE, OTHER_VALUE
 from gemma_serving.scripts.smoke.context import CheckContext
 from gemma_serving.scripts.smoke.results import Outcome, failed, passed, warned
 from loadtest.client.events import ChatMessage, delta_of, joined
@@ -25,7 +25,11 @@ LOOP: Final = re.compile(r"(.{1,60}?)\1{7,}", re.DOTALL)
 """The same characters, eight times or more."""
 LOOP_CHARACTERS: Final = 96
 """A shorter repetition, such as a line of dashes, can be right."""
-STREAM_HINT: Final = "Without `stream: true`, the same request passes, so the settings are right. Try another vLLM release (docs/upgrade-vllm.md)."
+STREAM_HINT: Final = f"Without `stream: true`, the same request passes, so the settings are right. {OTHER_RELEASE}"
+CUT: Final = "the response was cut off at its token limit (finish_reason length)."
+IN_REASONING: Final = (
+    f"the content is empty and the text is in `reasoning` (vllm#49717). Ask without thinking. {OTHER_RELEASE}"
+)
 Judge = Callable[[ChatMessage], Outcome]
 """Returns the result for one message."""
 Message = Mapping[str, object]
@@ -73,6 +77,14 @@ async def answered(context: CheckContext, body: Body, *, limit_s: float = FEATUR
     return succeeded(await send(context, body, limit_s=limit_s))
 
 
+async def made_by(context: CheckContext, part: str) -> str:
+    """Return a part of the server with the release, which it reads once: `the tool-call parser of vLLM 0.31.0`."""
+    if context.release is None:
+        answer = await context.client.get("/version", limit_s=FEATURE_LIMIT_S)
+        context.release = str(as_mapping(answer.body).get("version", ""))
+    return f"the {part} of {f'vLLM {context.release}' if context.release else 'the server'}"
+
+
 def succeeded(answer: ServerAnswer) -> ServerAnswer:
     """Return the response. Raises StatusError unless its status is 200."""
     if answer.status != HTTPStatus.OK:
@@ -95,14 +107,12 @@ async def judged(context: CheckContext, body: Body, judge: Judge, hint: str = ""
 def compared(whole: ChatMessage, streamed: ChatMessage, judge: Judge, hint: str = "") -> Outcome:
     """Return the worse of two results: of a response in one piece, and of a response to the same request as a stream.
 
-    Their texts may differ, so what the judge reads is compared, the presence of reasoning, the tool calls, and the finish reason. `hint`:
+    Their texts may differ, so the judge reads both, and the presence of reasoning, the tool calls and the finish reason are compared. `hint`:
     what to check if the response in one piece fails.
     """
     plain, in_stream = _result(whole, judge), _result(streamed, judge)
-    if in_stream.state == "passed" and _parts(whole) != _parts(streamed):
+    if in_stream.state != "failed" and _parts(whole) != _parts(streamed):
         in_stream = failed(f"{_parts(streamed)} (plain: {_parts(whole)})")
-    if plain.state == "passed" and in_stream.state != "failed" and _arguments(whole) != _arguments(streamed):
-        in_stream = failed(in_stream.measured, f"the plain response has other arguments: {plain.measured}.")
     if in_stream.state == "passed" and whole.finish_reason != streamed.finish_reason:
         in_stream = warned(f"finish_reason {streamed.finish_reason}", f"it is {whole.finish_reason} without a stream.")
     in_stream = replace(in_stream, measured=f"streamed: {in_stream.measured}")
@@ -125,7 +135,9 @@ def worst(*outcomes: Outcome) -> Outcome:
 
 
 def _result(message: ChatMessage, judge: Judge) -> Outcome:
-    """Return the judge's result, or a failed one if the text or a call of the message has delimiters."""
+    """Return the judge's result, or a failed one for a wrong role, delimiters, a loop, or a text in the reasoning."""
+    if message.role != "assistant":
+        return failed(f"role {message.role or 'missing'}", "the message is not the assistant's.")
     calls = "".join(call.name + call.arguments for call in message.tool_calls)
     for place, text in (("the response", message.text), ("a tool call", calls)):
         marks = dict.fromkeys(MARK.findall(text.replace('\\"', '"')))
@@ -134,6 +146,9 @@ def _result(message: ChatMessage, judge: Judge) -> Outcome:
     for found in LOOP.finditer(f"{message.reasoning}\n{message.text}\n{calls}"):
         if len(found[0]) >= LOOP_CHARACTERS:
             return failed(f"repeats {found[1]!r}", f"the response repeats itself for {len(found[0])} characters.")
+    is_empty = not message.text and not message.tool_calls
+    if is_empty and message.reasoning and message.finish_reason != "length":
+        return failed("no text", IN_REASONING)
     return judge(message)
 
 
@@ -142,12 +157,12 @@ def _parts(message: ChatMessage) -> str:
     return f"{calls}, {'with' if message.reasoning else 'without'} reasoning"
 
 
-def _arguments(message: ChatMessage) -> list[object]:
-    return [json.loads(call.arguments) for call in message.tool_calls]
-
-
 def _with_hint(outcome: Outcome, hint: str) -> Outcome:
-    return replace(outcome, detail=f"{outcome.detail} {hint}".strip()) if outcome.state == "failed" else outcome
+    """Return a failed outcome with a hint. One that names its cause needs no other, except that only the stream fails."""
+    is_named = any(words in outcome.detail for words in (OTHER_RELEASE, OTHER_VALUE, CUT))
+    if outcome.state != "failed" or (is_named and hint != STREAM_HINT):
+        return outcome
+    return replace(outcome, detail=f"{outcome.detail.removesuffix(OTHER_RELEASE).strip()} {hint}".strip())
 
 
 def content_of(answer: ServerAnswer) -> str:

@@ -1,19 +1,20 @@
 """Checks of reasoning, structured output, the system message and the length limit."""
 
 import asyncio
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
-from typing import Final, cast
+from typing import Final
 
+from gemma_serving.scripts.smoke.answers import CODE, OTHER_RELEASE, City, Code, fault_of, schema_of, with_ending
 from gemma_serving.scripts.smoke.chat_request import (
+    CUT,
     THINKING_TOKENS,
     Message,
     answered,
-    content_of,
     judged,
+    made_by,
     prompt_tokens_of,
     request,
     send,
@@ -26,14 +27,12 @@ from gemma_serving.scripts.smoke.results import Outcome, failed, failed_or_passe
 from loadtest.client.events import ChatMessage
 
 CITY_QUESTION: Final = "Tell me about Paris, France."
-CITY: Final[Mapping[str, tuple[str, type]]] = {
-    "city": ("string", str),
-    "country": ("string", str),
-    "population": ("integer", int),
-}
-"""Keys of the schema, with their types in JSON and in Python."""
-CODE: Final = "heron"
+GRAMMAR: Final = "structured output"
+"""Part of the server that makes JSON, for sentences."""
 CODE_RULE: Final = f"Set the field code to the word {CODE}, in lower case."
+FOLLOWS_NOT: Final = (
+    "the system message reached the model, but the field does not follow it. It can be the model's skill."
+)
 SNAIL: Final = "A snail climbs 3 feet a day and slides back 2 at night. How many days does it need for a 20-foot well?"
 REJECTIONS: Final = frozenset({400, 413, 422})
 """Status of a server that rejects a prompt as too long."""
@@ -57,12 +56,17 @@ def _has_reasoning(message: ChatMessage) -> Outcome:
 async def structured_output(context: CheckContext) -> Outcome:
     """Check that a response to a request with a JSON schema is valid, alone and with others at the same time."""
     context.wanted = "JSON that matches the schema"
-    alone = await judged(context, _city(context, max_tokens=256), _is_city)
+    grammar = await made_by(context, GRAMMAR)
+    alone = await judged(context, _city(context, max_tokens=256), partial(_judge_city, grammar=grammar))
     if alone.state != "passed":
         return alone
     pairs = max(2, context.target.thresholds.burst_requests // 2)
     others = (
-        judged(context, _city(context, max_tokens=256, ending=end), partial(_is_city, ending=end))
+        judged(
+            context,
+            _city(context, max_tokens=256, ending=end),
+            partial(_judge_city, grammar=grammar, ending=end),
+        )
         for end in map("_{}".format, range(pairs))
     )
     parallel = worst(*await asyncio.gather(*others))
@@ -77,46 +81,32 @@ async def schema_with_thinking(context: CheckContext) -> Outcome:
     context.wanted = "reasoning in its field, JSON that matches the schema"
     if not context.features().thinking:
         return skipped("no reasoning parser in the settings")
-    return await judged(context, _city(context, max_tokens=THINKING_TOKENS, thinks=True), _is_reasoned_city)
+    judge = partial(_judge_reasoned_city, grammar=await made_by(context, GRAMMAR))
+    return await judged(context, _city(context, max_tokens=THINKING_TOKENS, thinks=True), judge)
 
 
 def _city(context: CheckContext, *, max_tokens: int, thinks: bool = False, ending: str = "") -> dict[str, object]:
     """Return a request for a city as JSON, which its prompt asks for too (vllm#42110). `ending`: of the keys, so schemas differ."""
-    properties = {f"{name}{ending}": {"type": kind} for name, (kind, _) in CITY.items()}
-    question = f"Return JSON with the keys {', '.join(properties)}. {CITY_QUESTION}"
-    return request(context, [user(question)], max_tokens=max_tokens, thinks=thinks, response_format=_format(properties))
+    schema = schema_of(with_ending(City, ending))
+    question = f"Return JSON with the keys {', '.join(schema['properties'])}. {CITY_QUESTION}"
+    return request(context, [user(question)], max_tokens=max_tokens, thinks=thinks, response_format=_format(schema))
 
 
-def _is_reasoned_city(message: ChatMessage) -> Outcome:
-    return _is_city(message) if message.reasoning else failed("no reasoning", "the response has no reasoning.")
+def _judge_reasoned_city(message: ChatMessage, grammar: str) -> Outcome:
+    is_whole = message.reasoning or message.finish_reason == "length"
+    return _judge_city(message, grammar) if is_whole else failed("no reasoning", "the response has no reasoning.")
 
 
-def _is_city(message: ChatMessage, ending: str = "") -> Outcome:
-    city = _object_in(message.text)
-    fault = ""
-    if city is None and message.finish_reason == "length":
-        fault = "the response was cut off at its token limit (finish_reason length) before its JSON was complete."
-    elif city is None:
-        fault = "the response is not JSON."
-    elif {name: type(value) for name, value in city.items()} != {
-        f"{name}{ending}": kind for name, (_, kind) in CITY.items()
-    }:
-        fault = "the response does not match the schema."
-    return failed_or_passed(shorten(message.text), fault)
+def _judge_city(message: ChatMessage, grammar: str, ending: str = "") -> Outcome:
+    is_cut = message.finish_reason == "length"
+    return failed_or_passed(
+        shorten(message.text), CUT if is_cut else fault_of(with_ending(City, ending), message.text, grammar)
+    )
 
 
-def _format(properties: Mapping[str, object]) -> dict[str, object]:
-    """Return the `response_format` of a request for a JSON object with these properties."""
-    schema = {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
+def _format(schema: Mapping[str, object]) -> dict[str, object]:
+    """Return the `response_format` of a request for JSON."""
     return {"type": "json_schema", "json_schema": {"name": "smoke", "schema": schema, "strict": True}}
-
-
-def _object_in(text: str) -> Mapping[str, object] | None:
-    try:
-        found: object = json.loads(text)
-    except ValueError:
-        return None
-    return cast("dict[str, object]", found) if isinstance(found, dict) else None
 
 
 async def schema_instructions(context: CheckContext) -> Outcome:
@@ -128,21 +118,22 @@ async def schema_instructions(context: CheckContext) -> Outcome:
     context.wanted = f"{CODE!r} from the system message"
     question = user("Give me the code of this smoke check.")
     system: Message = {"role": "system", "content": CODE_RULE}
-    schema = _format({"code": {"type": "string"}})
+    schema, grammar = _format(schema_of(Code)), await made_by(context, GRAMMAR)
     plain = await answered(context, request(context, [question], max_tokens=64, response_format=schema))
-    told = await answered(context, request(context, [system, question], max_tokens=64, response_format=schema))
-    found = _object_in(content_of(told))
-    code = content_of(told) if found is None else str(found.get("code"))
-    measured = repr(shorten(code, 20))
-    if prompt_tokens_of(told) <= prompt_tokens_of(plain):
+    body = request(context, [system, question], max_tokens=64, response_format=schema)
+    if prompt_tokens_of(await answered(context, body)) <= prompt_tokens_of(plain):
         fault = (
             "the system message does not reach the model, because it adds no prompt tokens. Check the chat template."
         )
-        return failed(measured, fault)
-    if code != CODE:
-        fault = "the system message reached the model, but the field does not follow it. It can be the model's skill."
-        return warned(measured, fault)
-    return passed(measured)
+        return failed("no more prompt tokens", fault)
+    return await judged(context, body, partial(_judge_code, grammar=grammar))
+
+
+def _judge_code(message: ChatMessage, grammar: str) -> Outcome:
+    fault = fault_of(Code, message.text, grammar)
+    if fault and (OTHER_RELEASE not in fault or message.finish_reason == "length"):
+        return warned(shorten(message.text), FOLLOWS_NOT)
+    return failed_or_passed(shorten(message.text), fault)
 
 
 async def max_model_len(context: CheckContext) -> Outcome:

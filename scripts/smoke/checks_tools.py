@@ -8,13 +8,16 @@ import asyncio
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final, cast
 
 from gemma_serving.planning.data.tables import Table
 from gemma_serving.planning.model.support import support_rows, version_key
+from gemma_serving.scripts.smoke.answers import EDIT_QUESTION, EditFile, Expected, Weather, fault_of, tool_of
 from gemma_serving.scripts.smoke.chat_request import (
+    CUT,
     FEATURE_LIMIT_S,
     THINKING_TOKENS,
     Body,
@@ -24,6 +27,7 @@ from gemma_serving.scripts.smoke.chat_request import (
     compared,
     judged,
     judged_in_turn,
+    made_by,
     request,
     shorten,
     succeeded,
@@ -31,7 +35,7 @@ from gemma_serving.scripts.smoke.chat_request import (
     worst,
 )
 from gemma_serving.scripts.smoke.context import CheckContext, NotApplicableError
-from gemma_serving.scripts.smoke.results import Outcome, failed, passed, skipped, warned
+from gemma_serving.scripts.smoke.results import Outcome, failed, failed_or_passed, passed, skipped, warned
 from loadtest.client.events import DONE, ChatMessage, EventSplitter, ServerError, delta_of, joined
 from loadtest.client.json_values import as_list, as_mapping
 
@@ -42,7 +46,6 @@ TEMPLATE_HINT: Final = "Check the template (`vllm.thinking.template` or `vllm.ch
 WEATHER_CALL: Final = 'get_weather({"location": "…Tokyo…"})'
 TEMPERATURE: Final = "23.7"
 """A temperature that no model guesses."""
-WEATHER: Final = "get_weather"
 CALLS: Final = 4
 """Calls one after the other in the check of a tool call: a parser's state can break the third (vllm#39214)."""
 UNFORCED_QUESTION: Final = "Write one sentence about Tokyo."
@@ -52,75 +55,64 @@ NOT_FORCED: Final = (
 )
 WEATHER_RESULT: Final = json.dumps({"location": "Tokyo", "temperature_celsius": float(TEMPERATURE), "sky": "clear"})
 RESULT_HINT: Final = f"The model did not see the result. {TEMPLATE_HINT}"
-EDIT_QUESTION: Final = 'Call the tool edit_file: replace "<b>draft</b>" by "<i>final</i>" in the file README.'
 AGENT: Final[Table[Any]] = Table(lambda: json.loads(Path(__file__).with_name("agent.json").read_text(encoding="utf-8")))
 """Tools of a coding agent, and the forms of the server's APIs, which agent.json explains."""
 
 
-def _tools(context: CheckContext, *names: str) -> list[Mapping[str, Any]]:
-    """Return the tools with these names, or all. Raises NotApplicableError if the server parses no calls."""
+async def _parser(context: CheckContext) -> str:
+    """Return the server's parser, for sentences. Raises NotApplicableError if the server parses no calls."""
     if not context.features().tools:
         raise NotApplicableError("no tool-call parser in the settings")
-    return [tool for tool in AGENT["tools"] if not names or tool["function"]["name"] in names]
+    return await made_by(context, "tool-call parser")
 
 
 async def tool_call(context: CheckContext) -> Outcome:
     """Check that the tool is called with valid arguments, several times in a row."""
     context.wanted = WEATHER_CALL
-    body = request(context, [user(TOOL_QUESTION)], max_tokens=512, tools=_tools(context, WEATHER))
-    return await judged_in_turn(context, {f"call {number + 1}": body for number in range(CALLS)}, _called, TOOL_HINT)
+    judge = partial(_judge_call, expected=Weather, parser=await _parser(context))
+    body = request(context, [user(TOOL_QUESTION)], max_tokens=512, tools=[tool_of(Weather)])
+    return await judged_in_turn(context, {f"call {number + 1}": body for number in range(CALLS)}, judge, TOOL_HINT)
 
 
 async def forced_tool_call(context: CheckContext) -> Outcome:
     """Check that `tool_choice` forces a call that the question does not need, by `required` and by the function's name."""
     context.wanted = WEATHER_CALL
-    choices = {"required": "required", "by name": {"type": "function", "function": {"name": WEATHER}}}
+    choices = {"required": "required", "by name": {"type": "function", "function": {"name": Weather.tool}}}
+    judge = partial(_judge_forced, parser=await _parser(context))
+    tools = [tool_of(Weather)]
     bodies = {
-        name: request(
-            context, [user(UNFORCED_QUESTION)], max_tokens=256, tools=_tools(context, WEATHER), tool_choice=choice
-        )
+        name: request(context, [user(UNFORCED_QUESTION)], max_tokens=256, tools=tools, tool_choice=choice)
         for name, choice in choices.items()
     }
-    return await judged_in_turn(context, bodies, _forced, TOOL_HINT)
+    return await judged_in_turn(context, bodies, judge, TOOL_HINT)
 
 
-def _forced(message: ChatMessage) -> Outcome:
-    return _called(message) if message.tool_calls else warned("no tool call", NOT_FORCED)
+def _judge_forced(message: ChatMessage, parser: str) -> Outcome:
+    is_ignored = message.text and not message.tool_calls
+    return warned("no tool call", NOT_FORCED) if is_ignored else _judge_call(message, Weather, parser)
 
 
-def _called(message: ChatMessage) -> Outcome:
-    """Judge a call of the weather in Tokyo."""
-    return _judge_call(message, WEATHER, "tokyo")
-
-
-def _judge_call(message: ChatMessage, name: str, *words: str) -> Outcome:
-    """Judge that each call is of this tool of an agent, has its required arguments and, in lower case, these words."""
+def _judge_call(message: ChatMessage, expected: type[Expected], parser: str) -> Outcome:
+    """Judge that the message is one whole call of a tool, with the right arguments."""
     calls = message.tool_calls
     if not calls:
         return failed("no tool call")
     measured = "; ".join(f"{call.name}({call.arguments})" for call in calls)[:60]
-    if any(call.name != name or not call.id for call in calls):
+    if any(call.name != expected.tool or not call.id for call in calls):
         return failed(measured, "the call names another function, or has no id.")
-    if len({call.arguments for call in calls}) < len(calls):
-        return failed(measured, "the response has the same call twice.")
-    (function,) = (tool["function"] for tool in AGENT["tools"] if tool["function"]["name"] == name)
-    required = function["parameters"]["required"]
-    try:
-        is_whole = all(json.loads(call.arguments).keys() >= set(required) for call in calls)
-    except (ValueError, AttributeError):
-        is_whole = False
-    if not is_whole:
-        return failed(measured, f"the arguments are not an object with {' and '.join(required)}.")
-    if not all(word in call.arguments.lower() for call in calls for word in words):
-        return warned(measured, "the call is well-formed, but its arguments are not those in the question.")
-    return passed(measured)
+    if len(calls) > 1:
+        return failed(measured, "the response has more than the one call that the question asks for.")
+    if message.finish_reason == "length":
+        return failed(measured, CUT)
+    return failed_or_passed(measured, fault_of(expected, calls[0].arguments, parser))
 
 
 async def many_tools(context: CheckContext) -> Outcome:
-    """Check that the right one of twenty tools is called with its required arguments."""
-    context.wanted = "edit_file with its path and edits"
-    body = request(context, [user(EDIT_QUESTION)], max_tokens=512, tools=_tools(context))
-    return await judged(context, body, lambda message: _judge_call(message, "edit_file", "readme"), TOOL_HINT)
+    """Check that the right one of twenty tools is called with the right arguments."""
+    context.wanted = "edit_file with the arguments of the question"
+    judge = partial(_judge_call, expected=EditFile, parser=await _parser(context))
+    tools = [tool_of(EditFile), tool_of(Weather), *AGENT["tools"]]
+    return await judged(context, request(context, [user(EDIT_QUESTION)], max_tokens=512, tools=tools), judge, TOOL_HINT)
 
 
 async def tools_with_thinking(context: CheckContext) -> Outcome:
@@ -142,8 +134,7 @@ async def other_api(context: CheckContext, path: str) -> Outcome:
     except StatusError as error:
         if error.status != HTTPStatus.NOT_FOUND:
             raise
-    answer = await context.client.get("/version", limit_s=FEATURE_LIMIT_S)
-    release = str(as_mapping(answer.body).get("version", ""))
+    release = context.release or ""
     (row,) = (row for row in support_rows() if row.scheme == path)
     key, last = version_key(release), version_key(row.last)
     if key is not None and last is not None and key <= last:
@@ -155,10 +146,11 @@ async def other_api(context: CheckContext, path: str) -> Outcome:
 async def _round(context: CheckContext, path: str, *, thinks: bool) -> Outcome:
     """Judge the call of a tool, then the answer to its result."""
     context.wanted = f"{WEATHER_CALL}, then {TEMPERATURE} in the response"
-    chat = request(context, (), max_tokens=THINKING_TOKENS, thinks=thinks, tools=_tools(context, WEATHER))
+    judge = partial(_judge_call, expected=Weather, parser=await _parser(context))
+    chat = request(context, (), max_tokens=THINKING_TOKENS, thinks=thinks, tools=[tool_of(Weather)])
     turns = [user(TOOL_QUESTION)]
     whole, streamed = await _send(context, path, chat, turns)
-    outcome = compared(whole, streamed, _called, f"{TOOL_HINT} {TEMPLATE_HINT}")
+    outcome = compared(whole, streamed, judge, f"{TOOL_HINT} {TEMPLATE_HINT}")
     if outcome.state == "failed":
         return outcome
     call = streamed.tool_calls[0]
@@ -170,6 +162,8 @@ async def _round(context: CheckContext, path: str, *, thinks: bool) -> Outcome:
 
 def _read(message: ChatMessage) -> Outcome:
     measured = shorten(message.text)
+    if message.finish_reason == "length":
+        return failed(measured, CUT)
     if TEMPERATURE in message.text.replace(",", "."):
         return passed(measured)
     why = "the model called a tool again." if message.tool_calls else "the response lacks the tool's number."
@@ -181,7 +175,7 @@ async def _send(context: CheckContext, path: str, chat: Body, turns: list[Messag
     if path == CHAT:
         return await both(context, {**chat, "messages": turns})
     form = AGENT[path]
-    body = _filled(form["request"], {**chat, **_tools(context, WEATHER)[0]["function"], "turns": turns})
+    body = _filled(form["request"], {**chat, **tool_of(Weather)["function"], "turns": turns})
     bodies = (body, {**body, "stream": True})
     sent = (context.client.post(path, each, limit_s=FEATURE_LIMIT_S) for each in bodies)
     whole, streamed = map(succeeded, await asyncio.gather(*sent))
@@ -196,7 +190,7 @@ async def _send(context: CheckContext, path: str, chat: Body, turns: list[Messag
 
 def _message(forms: Mapping[str, Any], parts: Iterable[Mapping[str, object]]) -> ChatMessage:
     """Return the message that the items of a response, or the events of its stream, add up to."""
-    deltas: list[object] = []
+    deltas: list[object] = [{"role": "assistant"}]  # a call has no role in these APIs
     for part in parts:
         kinds = [str(inner["type"]) for inner in map(as_mapping, part.values()) if "type" in inner]
         form = forms.get(" ".join((str(part.get("type")), *kinds)))

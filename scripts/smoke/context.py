@@ -86,6 +86,8 @@ class CheckContext:
     simulated: str | None = None
     max_model_len: int | None = None
     """max-model-len that the server reports."""
+    release: str | None = None
+    """Release that the server reports; empty if it reports none, None before the first check that names it."""
     values: dict[str, Values] = field(default_factory=dict[str, Values])
     """Values of the finished checks, by name."""
 

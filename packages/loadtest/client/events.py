@@ -92,8 +92,8 @@ class Delta:
     """New characters of the reasoning (`reasoning`, or `reasoning_content` of older servers)."""
     tool_calls: Sequence[object] = ()
     """Pieces of tool calls, or whole ones."""
-    role: bool = False
-    """True if the event has the role, like the first event of a chat."""
+    role: str | None = None
+    """Role that the event has, like the first event of a chat; empty if it is null."""
     has_choice: bool = False
     """True if the event belongs to a choice, unlike usage and errors."""
     finish_reason: str | None = None
@@ -108,7 +108,7 @@ class Delta:
     @property
     def opens(self) -> bool:
         """True if the event has only the role. It is not timed when it comes first."""
-        return self.role and not self.generated and self.finish_reason is None
+        return self.role is not None and not self.generated and self.finish_reason is None
 
 
 def _int(value: object) -> int | None:
@@ -171,7 +171,7 @@ def delta_of(event: Mapping[str, object]) -> Delta:
         text=_text(parts, "content") or _text(choice, "text"),
         reasoning=_text(parts, "reasoning") or _text(parts, "reasoning_content"),
         tool_calls=as_list(parts.get("tool_calls")),
-        role="role" in parts,
+        role=_text(parts, "role") if "role" in parts else None,
         has_choice=True,
         finish_reason=finish if isinstance(finish, str) else None,
         usage=usage,
@@ -191,6 +191,8 @@ class ToolCall:
 class ChatMessage:
     """The message of a chat response: in one piece, or joined from the events of a stream."""
 
+    role: str
+    """Empty if the response has none."""
     text: str
     reasoning: str
     tool_calls: Sequence[ToolCall]
@@ -206,6 +208,7 @@ def joined(deltas: Sequence[Delta]) -> ChatMessage:
         arguments = call.arguments + _text(function, "arguments")
         calls[index] = ToolCall(call.id or _text(piece, "id"), call.name or _text(function, "name"), arguments)
     return ChatMessage(
+        role=next((delta.role for delta in deltas if delta.role), ""),
         text="".join(delta.text for delta in deltas),
         reasoning="".join(delta.reasoning for delta in deltas),
         tool_calls=list(calls.values()),

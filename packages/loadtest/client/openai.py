@@ -337,6 +337,7 @@ class _StreamReader:
     def finish(self, *, content_type: str, simulated: str | None) -> Streamed:
         message = joined(self._deltas)
         return Streamed(
+            role=message.role,
             text=message.text,
             reasoning=message.reasoning,
             tool_calls=message.tool_calls,

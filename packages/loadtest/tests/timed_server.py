@@ -401,18 +401,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def whole(self, body: dict[str, Any], text: str, prompt_tokens: int, tokens: int) -> None:
         message: dict[str, Any] = {"role": "assistant", "content": "Paris" if "France" in text else " ".join(WORDS)}
-        if body.get("tools"):
-            message = {
-                "content": None,
-                "tool_calls": [{"id": "c", "function": {"name": "get_weather", "arguments": '{"location": "Tokyo"}'}}],
-            }
         if body.get("response_format"):
             kinds = body["response_format"]["json_schema"]["schema"]["properties"]
-            message = {
-                "content": json.dumps({key: {"integer": 1}.get(kind["type"], "a") for key, kind in kinds.items()})
-            }
-        if body.get("chat_template_kwargs"):
-            message = {"content": "18", "reasoning": "It climbs one foot a day."}
+            city = {"city": "Paris", "country": "France", "population": 2_102_650}
+            message["content"] = json.dumps({key: city[key.partition("_")[0]] for key in kinds})
         completion = min(tokens, 8)
         self.state.counters["generation_tokens"] += completion
         usage = usage_of(prompt_tokens, completion)

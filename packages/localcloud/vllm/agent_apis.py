@@ -5,6 +5,7 @@ Texts, function calls and their results are converted. A stream has all its even
 
 import json
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from typing import Final
 
 from aiohttp import web
@@ -58,10 +59,12 @@ def _answered(forms: JsonObject, chat: JsonObject) -> tuple[JsonObject, list[Jso
     message, finish = choice["message"], choice["finish_reason"]
     values = {**chat, **as_object(chat.get("usage")), "stop_reason": _STOP_REASONS.get(finish)}
     values["status"] = "incomplete" if finish == "length" else "completed"
-    found = {"reasoning": message["reasoning"], "text": message["content"]}
+    found = {"reasoning": message.get("reasoning"), "text": message["content"]}
     for call in message.get("tool_calls", ()):
         arguments = found["call"] = call["function"]["arguments"]
-        given = as_object(json.loads(arguments)) if finish == "tool_calls" else {}
+        given: JsonObject = {}
+        with suppress(ValueError):
+            given = as_object(json.loads(arguments))
         values |= {"call_id": call["id"], "name": call["function"]["name"], "input": given}
     parts: list[JsonObject] = []
     events: list[JsonObject] = []

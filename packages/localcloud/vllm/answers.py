@@ -15,6 +15,11 @@ OPENING: Final = str(_TEXTS["opening"])
 _SENTENCES: Final = strings(_TEXTS, "sentences")
 """Sentences of a free answer."""
 
+_FIELDS: Final = part(_TEXTS, "fields")
+"""Pattern of what a question states, by the field of a schema."""
+_NUMBERS: Final = part(_TEXTS, "numbers")
+"""Facts by the field of a schema."""
+
 _SAY: Final = r"\b(?:reply|answer|respond|say|output|print|return|write)\s+(?:back\s+)?(?:with\s+)?"
 _EXACTLY: Final = (
     # Reply with exactly (this text, one word...): X
@@ -73,6 +78,13 @@ def recalled(question: str, told: str) -> str | None:
     asked = _ASKS_FACT.search(question)
     stated = re.search(rf"{re.escape(asked['fact'])} is (\w+)", told, re.IGNORECASE) if asked else None
     return None if stated is None else stated[1]
+
+
+def stated(field: str, question: str) -> str | int | None:
+    """Return the value of a schema's field that the question states, or that is known; None if neither. A number may end the field's name."""
+    name = field.rstrip("0123456789").rstrip("_")
+    found = re.search(_FIELDS[name], question, re.IGNORECASE) if name in _FIELDS else None
+    return _NUMBERS.get(name) if found is None else found[1]
 
 
 def about_result(result: str) -> str:

@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any, Final, cast
 
@@ -25,7 +25,6 @@ from localcloud.vllm.faults import (
     InjectedFaults,
     RequestFaults,
     broken_body,
-    broken_completion,
     broken_request,
 )
 from localcloud.vllm.generation import Abilities, Completion, answer
@@ -44,7 +43,7 @@ from localcloud.vllm.protocol import (
     refuse_more_choices,
 )
 from localcloud.vllm.recorded import Model
-from localcloud.vllm.stream import FORMS, StreamReply, WholeReply
+from localcloud.vllm.stream import FORMS, StreamReply, WholeReply, as_events
 
 _GUARDED: Final = ("/v1", "/v2", "/inference")
 _SIMULATOR: Final = "/_sim/"
@@ -156,7 +155,6 @@ class _VllmApi:
             adapters=frozenset(adapter.name for adapter in self._adapters),
         )
         self._arrivals = 0
-        self._schema: tuple[str, Any] | None = None
         self._base = arguments.served_model_names[0]
         self._aliases = (*arguments.served_model_names, *(adapter.name for adapter in self._adapters))
         self._names = frozenset(self._aliases)
@@ -311,8 +309,6 @@ class _VllmApi:
             body = broken_body(as_object(cast("object", body)), broken)
         refuse_more_choices(body, self._most_choices)
         parsed = parse(body, is_chat=is_chat, soft_tokens=self._soft_tokens)
-        if "mixes_schemas" in broken:
-            parsed = self._mixed(parsed)
         if "serves_any_model" not in broken:
             self._check_model(parsed.model)
         self._check_media(parsed, broken)
@@ -329,20 +325,15 @@ class _VllmApi:
         call = _ReceivedRequest(
             request=request,
             parsed=parsed,
-            made=broken_completion(made, broken, stream=parsed.stream, tools=len(parsed.tools)),
+            made=made,
             model=self._base if parsed.model is None or "answers_as_base" in broken else parsed.model,
             faults=faults,
             most=most,
             arrived_at=arrived_at,
         )
-        streams = parsed.stream and request.path not in agent_apis.PATHS  # a stream of these is written at once
+        is_at_once = request.path in agent_apis.PATHS or bool(faults.answers)
+        streams = parsed.stream and not is_at_once
         return await (self._stream(call) if streams else self._whole(call))
-
-    def _mixed(self, parsed: Request) -> Request:
-        """Return a request next to others with the schema of the request before it."""
-        before, self._schema = self._schema, parsed.constraint
-        is_mixed = before and parsed.constraint and self._parts.engines.requests
-        return replace(parsed, constraint=before) if is_mixed else parsed
 
     def _check_media(self, parsed: Request, broken: AbstractSet[str]) -> None:
         if "no_audio_extra" in broken and any(item.kind == "audio" for item in parsed.media):
@@ -369,9 +360,14 @@ class _VllmApi:
         await self._run(reply.sequence, reply.finished)
         if reply.reset and call.request.transport is not None:
             call.request.transport.abort()
+        body = reply.body()
+        if call.parsed.is_chat:
+            body["choices"] = [call.faults.broken_choice(body["choices"][0], is_stream=call.parsed.stream)]
         if call.request.path in agent_apis.PATHS:
-            return agent_apis.reply(call.request.path, reply.body(), call.faults.broken, stream=call.parsed.stream)
-        return web.json_response(reply.body())
+            return agent_apis.reply(call.request.path, body, call.faults.broken, stream=call.parsed.stream)
+        if call.parsed.stream:
+            return web.Response(text=as_events(body), content_type="text/event-stream", charset="utf-8")
+        return web.json_response(body)
 
     async def _stream(self, call: "_ReceivedRequest") -> web.StreamResponse:
         arguments = self._parts.arguments

@@ -11,18 +11,18 @@ A fault is `{"kind": ..., "after": N, "times": N, ...}`: it affects `times` requ
 | `malformed` | one event of the stream is not JSON | `after_tokens` |
 | `no_usage` | usage is missing from the response | |
 
-A broken feature of BROKEN_FEATURES has no further keys. `data/faults.json` has the source of each kind: a public report, a file of vLLM, or `ours`.
+A broken answer is drawn by `broken_answers` with the key `seed`, in each response or with `only_stream: 1` in streams; a broken feature has no
+further keys. `data/faults.json` has the source of each kind: a public report, a file of vLLM, or `ours`.
 """
 
-import json
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
+from random import Random
 from typing import Any, Final
 
 from localcloud.json_values import as_list, as_object, packaged, strings
-from localcloud.vllm import tokens
-from localcloud.vllm.generation import Completion
+from localcloud.vllm.broken_answers import Choice, broken
 from localcloud.vllm.media_items import KINDS
 from localcloud.vllm.protocol import Request
 
@@ -30,12 +30,10 @@ _TABLES: Final = packaged("localcloud.vllm", "faults.json")
 BROKEN_FEATURES: Final[dict[str, str]] = {kind: row["effect"] for kind, row in _TABLES["broken"].items()}
 """Kind -> effect."""
 _KEYS: Final[dict[str, frozenset[str]]] = {
-    kind: frozenset(strings(row, "keys")) for kind, row in {**_TABLES["kinds"], **_TABLES["broken"]}.items()
+    kind: frozenset(strings(row, "keys")) for table in _TABLES.values() for kind, row in table.items()
 }
 _LONG: Final = 2000
 """Characters of a message from which it is cut."""
-_MANY_TOOLS: Final = 10
-_REPEATS: Final = 200
 
 
 class FaultError(Exception):
@@ -61,8 +59,17 @@ class RequestFaults:
     reset_after: int | None = None
     malformed_after: int | None = None
     no_usage: bool = False
+    answers: list[tuple[str, Mapping[str, float]]] = field(default_factory=list[tuple[str, Mapping[str, float]]])
+    """Kinds of broken answers, with their options."""
     broken: set[str] = field(default_factory=set[str])
     """Kinds of broken features."""
+
+    def broken_choice(self, choice: Choice, *, is_stream: bool) -> Choice:
+        """Return a choice of a chat completion as the model writes it and the parsers of the server leave it."""
+        for kind, options in self.answers:
+            if is_stream or not options.get("only_stream"):
+                choice = broken(choice, kind, Random(options.get("seed", 0))) or choice  # noqa: S311 - no secret
+        return choice
 
 
 class InjectedFaults:
@@ -116,8 +123,10 @@ def _apply(fault: _InjectedFault, faults: RequestFaults) -> None:
             faults.malformed_after = at
         case "no_usage":
             faults.no_usage = True
-        case _:
-            faults.broken.add(fault.kind)
+        case kind if kind in BROKEN_FEATURES:
+            faults.broken.add(kind)
+        case kind:
+            faults.answers.append((kind, options))
 
 
 def _read(given: object) -> _InjectedFault:
@@ -145,22 +154,16 @@ def _read(given: object) -> _InjectedFault:
     )
 
 
-def broken_body(body: Mapping[str, Any], broken: AbstractSet[str]) -> Mapping[str, Any]:
+def broken_body(body: Mapping[str, Any], kinds: AbstractSet[str]) -> Mapping[str, Any]:
     """Return a chat request as the model gets it."""
     messages = [as_object(message) for message in as_list(body.get("messages"))]
-    if "ignores_tool_results" in broken:
-        messages = [message for message in messages if message.get("role") != "tool"]
-    if "ignores_system" in broken:
+    if "ignores_system" in kinds:
         messages = [message for message in messages if message.get("role") not in {"system", "developer"}]
-    if "ignores_media" in broken:
+    if "ignores_media" in kinds:
         messages = [{**message, "content": _without_media(message.get("content"))} for message in messages]
-    if "cuts_prompts" in broken:
+    if "cuts_prompts" in kinds:
         messages = [{**message, "content": _cut(message.get("content"))} for message in messages]
-    thinks = as_object(body.get("chat_template_kwargs")).get("enable_thinking") is True
-    dropped = {"response_format"} if "ignores_schema" in broken and thinks else set[str]()
-    if "drops_forced_choice" in broken and body.get("tool_choice") not in (None, "auto", "none"):
-        dropped |= {"tools", "tool_choice"}
-    return {**{key: value for key, value in body.items() if key not in dropped}, "messages": messages}
+    return {**body, "messages": messages}
 
 
 def _without_media(content: object) -> object:
@@ -173,39 +176,6 @@ def _cut(content: object) -> object:
     return content[len(content) // 2 :] if isinstance(content, str) and len(content) > _LONG else content
 
 
-def broken_request(request: Request, broken: AbstractSet[str]) -> Request:
+def broken_request(request: Request, kinds: AbstractSet[str]) -> Request:
     """Return a request as the model understands it."""
-    if "knows_nothing" in broken:
-        request = replace(request, question="?", told="", system="", tool_result="", media=())
-    return replace(request, model=None) if broken & {"answers_as_base", "ignores_adapters"} else request
-
-
-def broken_completion(made: Completion, broken: AbstractSet[str], *, stream: bool, tools: int) -> Completion:
-    """Return a completion as the model writes it and the parsers of the server leave it. `tools`: their number in the request."""
-    if "repeats_text" in broken and tools >= _MANY_TOOLS:
-        texts = ["own "] * _REPEATS
-        return replace(made, texts=texts, reasoning_end=0, content_end=_REPEATS, tool=None, finish_reason="length")
-    if "leaks_reasoning" in broken and made.reasoning_end:
-        made = replace(made, texts=["thought\n", *made.texts], reasoning_end=0, content_end=made.content_end + 1)
-    leaks = made.reasoning_end > 0 and "leaks_tool_calls" in broken
-    if stream and "streams_no_reasoning" in broken:
-        content_end = made.content_end - made.reasoning_end
-        made = replace(made, texts=made.texts[made.reasoning_end :], reasoning_end=0, content_end=content_end)
-    if made.tool is None:
-        return made
-    if leaks or (stream and "streams_calls_as_text" in broken):
-        texts = _with_end(made, f"<|tool_call>call:{made.tool.name}{made.arguments()}<tool_call|>")
-        return replace(made, texts=texts, content_end=len(texts), tool=None, finish_reason="stop")
-    arguments = made.arguments()
-    if "marks_arguments" in broken:
-        arguments = arguments.replace(': "', ': "<|\\"|')
-    if "omits_required" in broken:
-        arguments = json.dumps(dict([*json.loads(arguments).items()][1:]))
-    if stream and "cuts_arguments" in broken:
-        arguments = f"{arguments[:-3]}{arguments[-2:]}"
-    return replace(made, texts=_with_end(made, arguments))
-
-
-def _with_end(made: Completion, text: str) -> list[str]:
-    """Return the completion's tokens with another text in place of its arguments."""
-    return [*made.texts[: made.content_end], *(piece.decode() for piece in tokens.pieces(text))]
+    return replace(request, model=None) if kinds & {"answers_as_base", "ignores_adapters"} else request

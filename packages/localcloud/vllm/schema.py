@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any, Final, cast
 
 from localcloud.json_values import as_list, as_object
+from localcloud.vllm.answers import stated
 
 _MAX_DEPTH: Final = 12
 _FORMATS: Final = {
@@ -35,7 +36,7 @@ class _Builder:
     """Walks one schema; `root` is where references point."""
 
     def __init__(self, root: Any, hint: str) -> None:  # noqa: ANN401 - a schema
-        self._root = root
+        self._root, self._hint = root, hint
         names = re.findall(r"\b[A-Z][\w-]+", hint)
         # The first word of a sentence is always capitalized, so a later capitalized word is more likely a name.
         self._word = names[-1] if names else "example"
@@ -104,7 +105,14 @@ class _Builder:
         # Omit optional properties below some depth, so a recursive schema ends.
         names = [name for name in properties if name in required or depth < _MAX_DEPTH // 3]
         names += [name for name in required if name not in properties]
-        return {name: self.build(properties.get(name, True), f"{where}.{name}", depth + 1) for name in names}
+        return {name: self._field(name, properties.get(name, True), f"{where}.{name}", depth + 1) for name in names}
+
+    def _field(self, name: str, schema: Any, where: str, depth: int) -> Any:  # noqa: ANN401 - any JSON
+        known = stated(name, self._hint)
+        wanted = as_object(schema).get("type")
+        if known is None or wanted not in {"string", "integer"}:
+            return self.build(schema, where, depth)
+        return int(known) if wanted == "integer" else str(known)
 
     def _string(self, schema: Mapping[str, Any], where: str) -> str:
         pattern = schema.get("pattern")

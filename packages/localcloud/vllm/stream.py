@@ -110,7 +110,6 @@ class StreamReply(CompletionReply):
         self._transport: asyncio.Transport | None = None
         self._usage_at_end = (request.include_usage or self.force_usage) and not self.faults.no_usage
         self._usage_always = request.continuous_usage and not self.faults.no_usage
-        self._is_null = bool(request.tools) and "streams_null" in self.faults.broken
         kind = "chat.completion.chunk" if request.is_chat else "text_completion"
         head = json.dumps(self.head(kind))[:-1]
         self._head = f'data: {head}, "choices": ['
@@ -154,8 +153,7 @@ class StreamReply(CompletionReply):
     def _events(self, start: int, end: int) -> bytes:
         answer = self.answer
         # The common case first: one token of content in the middle of the stream.
-        is_uncommon = self._usage_always or self._is_null
-        if start and answer.reasoning_end <= start and end <= answer.content_end and not is_uncommon:
+        if start and answer.reasoning_end <= start and end <= answer.content_end and not self._usage_always:
             texts = answer.texts
             text = texts[start] if end - start == 1 else "".join(texts[start:end])
             return f"{self._opening}{_quoted(text)}{self._closing}}}\n\n".encode() if text else b""
@@ -191,8 +189,6 @@ class StreamReply(CompletionReply):
         self, delta: dict[str, Any] | str, tokens: int, finish: str | None = None, *, is_first: bool = False
     ) -> str:
         """Return an event. `is_first`: the one with the role, which has no tokens."""
-        if self._is_null and isinstance(delta, dict):
-            delta = {**delta, "content": None}
         choice: dict[str, Any] = {"index": 0, "delta" if self.request.is_chat else "text": delta}
         choice |= {"logprobs": None, "finish_reason": finish}
         if finish is not None or not self.request.is_chat:
@@ -219,6 +215,30 @@ class StreamReply(CompletionReply):
             more = {"usage": self._usage(total), "system_fingerprint": _FINGERPRINT}
             out += f"{self._head}]{_fields(more)}}}\n\n"
         return out.encode() + _DONE
+
+
+def as_events(body: dict[str, Any]) -> str:
+    """Return a whole chat completion as a stream: an event for the role and for each part, then the usage."""
+    (choice,) = body["choices"]
+    message: dict[str, Any] = choice["message"]
+    head: dict[str, Any] = {
+        "id": body["id"],
+        "object": "chat.completion.chunk",
+        "created": body["created"],
+        "model": body["model"],
+    }
+    given: list[dict[str, Any]] = message.get("tool_calls") or []
+    calls = [{**call, "index": index} for index, call in enumerate(given)]
+    parts: dict[str, Any] = {"reasoning": message.get("reasoning"), "content": message["content"], "tool_calls": calls}
+    opening: dict[str, Any] = {"role": message["role"], "content": ""}
+    deltas = [opening, *({name: part} for name, part in parts.items() if part)]
+    choices: list[dict[str, Any]] = [{"index": 0, "delta": delta, "finish_reason": None} for delta in deltas]
+    choices.append({"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]})
+    events: list[dict[str, Any]] = [
+        *({**head, "choices": [one]} for one in choices),
+        {**head, "choices": [], "usage": body.get("usage")},
+    ]
+    return "".join(f"data: {json.dumps(event)}\n\n" for event in events) + _DONE.decode()
 
 
 def _fields(fields: dict[str, Any]) -> str:

@@ -1,8 +1,9 @@
-"""The checks of features against the simulated server: all pass, and each fails on the feature that was broken on purpose."""
+"""The checks of features against the simulated server: all pass, and each fails on the feature or the answer that is broken."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -14,7 +15,9 @@ from gemma_serving.scripts.smoke.context import SmokeTarget
 from gemma_serving.scripts.smoke.results import Outcome
 from gemma_serving.scripts.stack.access import ServerAccess
 from localcloud.tests.running.running_server import ask, server
+from localcloud.vllm.broken_answers import KINDS
 from localcloud.vllm.faults import BROKEN_FEATURES
+from tests.scripts.smoke.test_broken_answers import ALL, JUDGED, Answering, outcome_of
 
 NEW = (
     "reasoning",
@@ -69,12 +72,14 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
 
 
-def outcomes(url: str, target: SmokeTarget = TARGET, *broken: str, after: int = 0) -> dict[str, Outcome]:
-    faults = [{"kind": kind, "after": after} for kind in broken]
+def outcomes(
+    url: str, target: SmokeTarget = TARGET, *broken: str, names: Sequence[str] = NEW, **options: int
+) -> dict[str, Outcome]:
+    faults = [{"kind": kind, **options} for kind in broken]
     assert ask(f"{url}/_sim/faults", {"faults": faults}).status == 200
-    checks = tuple(check for check in (*CHECKS, *AGENT_CHECKS) if check.name in {"ready", "served model", *NEW})
+    checks = tuple(check for check in (*CHECKS, *AGENT_CHECKS) if check.name in {"ready", "served model", *names})
     report = run_smoke(ServerAccess(base_url=url, auth="none"), target, lambda _said: None, checks=checks)
-    return {check.name: check.outcome for check in report.checks if check.name in NEW}
+    return {check.name: check.outcome for check in report.checks if check.name in names}
 
 
 def verdicts(url: str, *broken: str) -> dict[str, set[str]]:
@@ -130,28 +135,10 @@ def test_the_share_of_accepted_tokens_is_judged_only_from_enough_proposals(subte
             assert (outcome.state, words in outcome.detail) == (verdict, True)
 
 
-ROUNDS = {"tool result", "tools with thinking", "/v1/responses", "/v1/messages"}
-TOOL_CHECKS = {"tool call", "forced tool call", "twenty tools", *ROUNDS}
 BROKEN = {
     "ignores_media": ({"image", "two images", "sound", "video", "media limits"}, set[str]()),
     "no_audio_extra": ({"sound"}, set[str]()),
     "no_media_limits": ({"media limits"}, set[str]()),
-    "ignores_tool_results": (ROUNDS, set[str]()),
-    "leaks_tool_calls": (ROUNDS - {"tool result"}, set[str]()),
-    "streams_calls_as_text": (TOOL_CHECKS, set[str]()),
-    "marks_arguments": (TOOL_CHECKS, set[str]()),
-    "omits_required": (TOOL_CHECKS, set[str]()),
-    "cuts_arguments": (TOOL_CHECKS, set[str]()),
-    "repeats_text": ({"twenty tools"}, set[str]()),
-    "drops_forced_choice": (set[str](), {"forced tool call"}),
-    "streams_no_reasoning": (
-        {"reasoning", "schema with thinking", *ROUNDS} - {"tool result"},
-        set[str](),
-    ),
-    "leaks_reasoning": ({"reasoning", "schema with thinking", *ROUNDS} - {"tool result"}, set[str]()),
-    "streams_null": ({"tool result", "tools with thinking"}, set[str]()),
-    "ignores_schema": ({"schema with thinking"}, set[str]()),
-    "mixes_schemas": ({"structured output"}, set[str]()),
     "breaks_responses": ({"/v1/responses"}, set[str]()),
     "breaks_messages": ({"/v1/messages"}, set[str]()),
     "ignores_system": ({"schema instructions"}, set[str]()),
@@ -160,15 +147,8 @@ BROKEN = {
     "ignores_adapters": (set[str](), {"adapters"}),
     "serves_any_model": ({"adapters"}, set[str]()),
     "proposes_nothing": ({"speculation"}, set[str]()),
-    "knows_nothing": (
-        ROUNDS,
-        {
-            *("tool call", "forced tool call", "twenty tools", "schema instructions"),
-            *("image", "two images", "sound", "video", "context length"),
-        },
-    ),
 }
-"""The checks that fail and those that only warn, by what is broken."""
+"""The checks that fail and those that only warn, by the feature that is broken. Answers break by a law (test_broken_answers.py)."""
 
 
 @pytest.mark.parametrize("kind", BROKEN_FEATURES)
@@ -178,9 +158,21 @@ def test_exactly_the_checks_of_a_broken_feature_fail(served: str, kind: str):
     assert (found.get("failed", set()), found.get("warned", set())) == (failed, warned), found
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_server_with_a_broken_answer_fails_the_checks_that_ask_for_it(served: str, kind: str):
+    for seed, only_stream in ((1, 0), (2, 1)):
+        client = partial(Answering, kind, "stream" if only_stream else "both", seed)
+        states = {
+            name: {outcome_of(ALL[name], client(after_result=turn)).state for turn in (False, True)} for name in JUDGED
+        }
+        expected = {name for name, found in states.items() if "failed" in found}
+        found = outcomes(served, TARGET, kind, names=JUDGED, seed=seed, only_stream=only_stream)
+        assert {name for name, outcome in found.items() if outcome.state == "failed"} == expected, found
+
+
 def test_a_call_that_breaks_only_after_others_in_the_same_process_fails(served: str):
     """vllm-project/vllm#39214 fails from the third call on. The check of reasoning sends the first two requests."""
-    found = outcomes(served, TARGET, "streams_calls_as_text", after=6)
+    found = outcomes(served, TARGET, "call_as_text", only_stream=1, seed=1, after=6)
     assert found["tool call"].state == "failed"
-    assert found["tool call"].measured == "call 3: streamed: markers <|tool_call, <tool_call|> in the response"
-    assert found["tool call"].detail.startswith("Without `stream: true`, the same request passes")
+    assert found["tool call"].measured.startswith("call 3: streamed: ")
+    assert "Without `stream: true`, the same request passes" in found["tool call"].detail

@@ -265,12 +265,18 @@ def answering(routes):
 
 def says(message, finish_reason="stop", streamed=None):
     """A server with one answer. `streamed`: its delta and finish reason in a stream if they differ."""
+    message = {"role": "assistant", **message}
     delta, finish_in_stream = streamed or (message, finish_reason)
 
     async def handler(request):
         usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
         if (await request.json()).get("stream"):
-            event = json.dumps({"choices": [{"delta": delta, "finish_reason": finish_in_stream}], "usage": usage})
+            event = json.dumps(
+                {
+                    "choices": [{"delta": {"role": "assistant", **delta}, "finish_reason": finish_in_stream}],
+                    "usage": usage,
+                }
+            )
             return web.Response(text=f"data: {event}\n\ndata: [DONE]\n\n", content_type="text/event-stream")
         return web.json_response({"choices": [{"message": message, "finish_reason": finish_reason}], "usage": usage})
 
@@ -278,48 +284,11 @@ def says(message, finish_reason="stop", streamed=None):
 
 
 @pytest.mark.parametrize(
-    ("check", "message", "verdict", "words"),
-    [
-        (checks_basic.chat, {"content": "Lyon"}, "failed", "damaged weights"),
-        (checks_basic.chat, {"content": "It is Paris."}, "passed", ""),
-        (
-            checks_features.reasoning,
-            {"content": "<|channel>thought 18", "reasoning": None},
-            "failed",
-            "vllm.reasoningParser",
-        ),
-        (checks_features.reasoning, {"content": "18", "reasoning": "up and down"}, "passed", ""),
-        (checks_tools.tool_call, {"content": "It is sunny"}, "failed", "vllm.toolCallParser"),
-        (
-            checks_tools.tool_call,
-            {"tool_calls": [{"id": "c", "function": {"name": "get_weather", "arguments": "{"}}]},
-            "failed",
-            "not an object",
-        ),
-        (
-            checks_tools.tool_call,
-            {"tool_calls": [{"function": {"name": "f", "arguments": '{"location":"Tokyo"}'}}]},
-            "failed",
-            "another",
-        ),
-        (checks_features.structured_output, {"content": "Paris, of course"}, "failed", "not JSON"),
-        (
-            checks_features.structured_output,
-            {"content": '{"city":"Paris","country":"France","population":"2"}'},
-            "failed",
-            "not match the schema",
-        ),
-        (checks_features.structured_output, {"content": '{"city":"Paris"}'}, "failed", "not match"),
-        (
-            checks_features.structured_output,
-            {"content": '{"city":"P","country":"F","population":2}'},
-            "failed",
-            "another's schema",
-        ),
-    ],
+    ("message", "verdict", "words"),
+    [({"content": "Lyon"}, "failed", "damaged weights"), ({"content": "It is Paris."}, "passed", "")],
 )
-def test_answers_are_judged_by_what_they_should_be(check, message, verdict, words):
-    outcome = asyncio.run(answering(says(message))(check))
+def test_an_answer_that_every_model_knows_shows_the_weights(message, verdict, words):
+    outcome = asyncio.run(answering(says(message))(checks_basic.chat))
     assert outcome.state == verdict, outcome
     assert words in outcome.detail
 
@@ -329,30 +298,12 @@ def calls(**function):
 
 
 TOKYO = calls(name="get_weather", arguments='{"location": "Tokyo"}')
-TOKYO_IN_JAPAN = {
-    "tool_calls": [{**calls(name="get_weather", arguments='{"location": "Tokyo, Japan"}')["tool_calls"][0], "index": 1}]
-}
 
 
 @pytest.mark.parametrize(
     ("streamed", "verdict", "measured"),
     [
         (({"content": None, **TOKYO}, "tool_calls"), "passed", 'get_weather({"location": "Tokyo"})'),
-        ((calls(arguments='{"location": "Tokyo"}'), "tool_calls"), "failed", "call 1: streamed: ({"),
-        (({"tool_calls": [{**TOKYO["tool_calls"][0], "id": None}]}, "tool_calls"), "failed", "call 1: streamed: get_"),
-        ((calls(name="get_weather", arguments='{"location": "<|turn>"}'), "tool_calls"), "failed", "markers <|turn"),
-        (({"content": None}, "tool_calls"), "failed", "call 1: streamed: no tool call"),
-        (
-            ({"tool_calls": [TOKYO["tool_calls"][0], {**TOKYO["tool_calls"][0], "index": 1}]}, "tool_calls"),
-            "failed",
-            'call 1: streamed: get_weather({"location": "Tokyo"}); get_weather',
-        ),
-        (
-            ({"tool_calls": [*TOKYO["tool_calls"], *TOKYO_IN_JAPAN["tool_calls"]]}, "tool_calls"),
-            "failed",
-            "call 1: streamed: 2 tool calls, without reasoning (plain: 1 tool call, without reasoning)",
-        ),
-        ((TOKYO_IN_JAPAN, "tool_calls"), "failed", "call 1: streamed: get_weather"),
         ((TOKYO, "stop"), "warned", "call 1: streamed: finish_reason stop"),
     ],
 )
@@ -374,13 +325,17 @@ def test_a_repeated_part_fails_wherever_it_is_and_other_text_does_not(subtests):
             text = f"{start} so {unit * repeats}"
             call = ToolCall("c", "f", json.dumps({"a": text if place == "arguments" else "b"}, ensure_ascii=False))
             texts = {key: text if key == place else "fine" for key in ("text", "reasoning")}
-            message = ChatMessage(**texts, tool_calls=[call], finish_reason="stop")
+            message = ChatMessage(role="assistant", **texts, tool_calls=[call], finish_reason="stop")
             with subtests.test(f"{unit!r} {repeats} {place}"):
                 assert compared(message, message, lambda _message: passed("")).state == verdict
 
 
-def test_a_schema_that_works_alone_and_breaks_under_requests_in_parallel_fails():
-    """As tpu-inference#1531."""
+RIGHT_CITY = '{"city":"Paris","country":"France","population":2102650}'
+
+
+@pytest.mark.parametrize("text", ["Paris", RIGHT_CITY])
+def test_a_schema_that_works_alone_and_breaks_under_requests_in_parallel_fails(text):
+    """As tpu-inference#1531: no JSON, or that of another request."""
     running = 0
 
     async def handler(request):
@@ -388,13 +343,14 @@ def test_a_schema_that_works_alone_and_breaks_under_requests_in_parallel_fails()
         running += 1
         try:
             await asyncio.sleep(0.05)
-            text = "Paris" if running > 2 else '{"city":"P","country":"F","population":2}'
-            return await says({"content": text})[0][2](request)
+            return await says({"content": text if running > 2 else RIGHT_CITY})[0][2](request)
         finally:
             running -= 1
 
-    outcome = asyncio.run(answering([("POST", "/v1/chat/completions", handler)])(checks_features.structured_output))
-    assert (outcome.state, outcome.measured) == ("failed", "4 in parallel: Paris")
+    routes = [("GET", "/version", fixed(200, {})), ("POST", "/v1/chat/completions", handler)]
+    outcome = asyncio.run(answering(routes)(checks_features.structured_output))
+    assert outcome.state == "failed"
+    assert outcome.measured.startswith("4 in parallel: ")
     assert outcome.detail.startswith("alone, such a request passes")
 
 
