@@ -10,6 +10,7 @@ from gemma_serving.components.startup_script import joined_program, packed
 
 STARTER_SECTIONS: Final = (
     "gemma_serving.contracts.guest_attributes",
+    "gemma_serving.contracts.secret_payload",
     "gemma_serving.contracts.serving_document",
     "gemma_serving.contracts.compile_cache",
     "gemma_serving.contracts.container_start",

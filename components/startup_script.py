@@ -1,4 +1,4 @@
-"""Start-up script of the TPU machine: the modules of `vm_agent` and ten of `contracts`, joined into one program and compressed."""
+"""Start-up script of the TPU machine: the modules of `vm_agent` and eleven of `contracts`, joined into one program and compressed."""
 
 import ast
 import base64
@@ -42,6 +42,7 @@ SECTIONS = (
     "gemma_serving.contracts.masking",
     "gemma_serving.contracts.rollout",
     "gemma_serving.contracts.path_guard",
+    "gemma_serving.contracts.secret_payload",
     "gemma_serving.contracts.serving_document",
     "gemma_serving.contracts.compile_cache",
     "gemma_serving.contracts.collector",

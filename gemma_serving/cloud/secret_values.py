@@ -1,7 +1,6 @@
 """Read and write secret values in Secret Manager. No argument list, message or exception has a value."""
 
 import base64
-import binascii
 from typing import Final
 
 from gemma_serving.cloud import google_api
@@ -9,16 +8,27 @@ from gemma_serving.cloud.google_api import GoogleApi, GoogleListError, lookup
 from gemma_serving.contracts.answers import Absent
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.fields import as_mapping
+from gemma_serving.contracts.secret_payload import UnusableSecretError, decoded_secret, store_command
 
 _API: Final = "secretmanager"
 
 
+class UnusableVersionError(ScriptError):
+    """A version whose value no header and no environment variable can have. `fix` is the command that adds a usable one."""
+
+    def __init__(self, error: UnusableSecretError, version: str) -> None:
+        self.finding, self.fix = str(error).rstrip("."), store_command(version)
+        super().__init__(f"{error} Run `{self.fix}`, then set the version that it prints in the stack's file.")
+
+
 def read_secret(version: str, *, project: str, api: GoogleApi | None = None) -> str:
-    """Return the value of `projects/P/secrets/S/versions/N`. Raises ScriptError with the command that grants access."""
+    """Return the value of `projects/P/secrets/S/versions/N`.
+
+    Raises UnusableVersionError, and ScriptError if the value is unknown, with the command that grants access.
+    """
     try:
         answer = (api or google_api.connect(project)).get(_API, f"v1/{version}:access")
-        payload = as_mapping(answer.get("payload"))
-        return base64.b64decode(str(payload.get("data") or ""), validate=True).decode()
+        return decoded_secret(as_mapping(answer.get("payload")).get("data"), version)
     except GoogleListError as error:
         _, owner, _, secret, *_ = version.split("/")
         fix = (
@@ -28,8 +38,8 @@ def read_secret(version: str, *, project: str, api: GoogleApi | None = None) -> 
             else ""
         )
         raise ScriptError(f"{version} cannot be read: {error.said(project)}{fix}") from None
-    except (binascii.Error, UnicodeDecodeError):
-        raise ScriptError(f"{version} is not text.") from None
+    except UnusableSecretError as error:
+        raise UnusableVersionError(error, version) from None
 
 
 def store_secret(project: str, secret: str, value: str, api: GoogleApi | None = None) -> str:

@@ -1,7 +1,5 @@
 """HTTP clients of the machine's metadata server and Google's APIs."""
 
-import base64
-import binascii
 import http.client
 import json
 import urllib.error
@@ -13,6 +11,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 
 from gemma_serving.contracts.guest_attributes import GUEST_ATTRIBUTE_NAMESPACE, RETRYING, WAITING_FOR_STORAGE
+from gemma_serving.contracts.secret_payload import UnusableSecretError, decoded_secret, store_command
 from gemma_serving.contracts.serving_document import REPOSITORIES_METADATA_KEY, image_in
 from gemma_serving.vm_agent.base import ServingError, environment_variable, log
 from gemma_serving.vm_agent.clock import CLOCK, AgentClock
@@ -164,13 +163,12 @@ def read_secret(metadata: MetadataClient, version: str) -> str:
     """Return the value of one secret version. Raises ServingError, which never contains the value."""
     try:
         answer = json.loads(google(metadata, f"{endpoint('secretmanager')}v1/{version}:access"))
-        value = base64.b64decode(answer["payload"]["data"]).decode().rstrip("\r\n")
+        return decoded_secret(answer["payload"]["data"], version)
     except ServingError as error:
         grant = " Grant the TPU VM's service account roles/secretmanager.secretAccessor on the secret."
         error.args = (f"Cannot read secret {version}: {error}.{grant if error.denied else ''}",)
         raise
-    except (ValueError, KeyError, TypeError, binascii.Error):
-        raise ServingError(f"Secret {version} has no text payload.") from None
-    if "\n" in value or not value:
-        raise ServingError(f"Secret {version} is empty or has several lines. An environment variable takes one line.")
-    return value
+    except UnusableSecretError as error:
+        raise ServingError(f"{error} Add a usable version with `{store_command(version)}`.") from None
+    except (ValueError, KeyError, TypeError):
+        raise ServingError(f"Secret {version} has no payload.") from None

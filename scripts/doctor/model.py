@@ -13,9 +13,10 @@ from google.auth.exceptions import GoogleAuthError
 
 from gemma_serving.cloud.google_session import GoogleListError
 from gemma_serving.cloud.hub import main_commit
-from gemma_serving.cloud.secret_values import read_secret
+from gemma_serving.cloud.secret_values import UnusableVersionError, read_secret
 from gemma_serving.contracts.answers import Present
 from gemma_serving.contracts.errors import ScriptError
+from gemma_serving.contracts.secret_payload import UnusableSecretError, store_command, usable_secret
 from gemma_serving.engine import runner
 from gemma_serving.planning.data.checkpoints import find_checkpoint, near_ids
 from gemma_serving.planning.data.images import IMAGES
@@ -74,9 +75,8 @@ def secret_checks(checkup: Checkup, settings: Settings) -> Iterator[DoctorCheck]
     if settings.docker_hub is not None:
         version = settings.docker_hub.token_secret
         _, project, _, name, *_ = version.split("/")
-        end = "--data-file=TOKEN_FILE"
-        create = f"gcloud secrets create {name} --project={project} --replication-policy=automatic {end}"
-        add = f"gcloud secrets versions add {name} --project={project} {end}"
+        add = store_command(version)
+        create = f"gcloud secrets create {name} --project={project} --replication-policy=automatic && {add}"
         run = partial(_secret_version, checkup, version, create=create, add=add)
         yield checkup.calling("docker hub", *_SECRETS, run)
 
@@ -126,8 +126,8 @@ def _hub(checkup: Checkup, settings: Settings, file: LoadedRepository) -> Iterat
     page = f"https://huggingface.co/{file.name}"
     try:
         token, origin = _token(checkup, settings)
-    except ScriptError as error:
-        yield unknown(str(error))
+    except (ScriptError, UnusableSecretError) as error:
+        yield unknown(f"the hub was not asked: {error}", required=False)
         return
     login = "hf auth login" if settings.weights == "bucket" else set_command(HF_TOKEN.key, checkup.stack)
     try:
@@ -149,7 +149,9 @@ def _hub(checkup: Checkup, settings: Settings, file: LoadedRepository) -> Iterat
         else:
             yield unknown(f"the hub returned HTTP {status}", required=False)
     except (OSError, OfflineModeIsEnabled, httpx2.TransportError) as error:
-        yield unknown(f"cannot reach the hub from this machine ({type(error).__name__})", required=False)
+        is_tried = isinstance(error, httpx2.NetworkError | httpx2.TimeoutException | httpx2.ProxyError)
+        fault = "cannot reach the hub from this machine" if is_tried else "the hub gave no usable response"
+        yield unknown(f"{fault} ({type(error).__name__})", required=False)
     else:
         yield ok(f"{file.name} is readable ({f'the token of {origin}' if token else 'no token needed'})")
         if file.kind == "model" or file.revision:
@@ -207,7 +209,7 @@ def _commit(stack: str, settings: Settings, file: LoadedRepository, token: str |
 def _token(checkup: Checkup, settings: Settings) -> tuple[str | None, str]:
     """Return the token for reading the weights, and its source. The token is never printed.
 
-    Raises ScriptError if the stack's secret cannot be decrypted. The engine's error message does not contain the secret.
+    Raises ScriptError if the stack's secret cannot be read, and UnusableSecretError. No message contains the secret.
     """
     if settings.weights == "bucket":
         from huggingface_hub import get_token  # noqa: PLC0415 - slow to load
@@ -223,28 +225,32 @@ def _token(checkup: Checkup, settings: Settings) -> tuple[str | None, str]:
         raise ScriptError(
             f"cannot read the stack's secret {HF_TOKEN.key}: {runner.first_error(answer.stderr, answer.returncode)}"
         )
-    return answer.stdout.strip(), f"the stack's secret {HF_TOKEN.key}"
+    origin = f"the stack's secret {HF_TOKEN.key}"
+    return usable_secret(answer.stdout.removesuffix("\n"), origin), origin
 
 
 def _secret_version(
     checkup: Checkup, version: str, *, create: str, add: str, blocks: bool = True
 ) -> Iterator[Diagnosis]:
-    """Check that a secret version in the settings exists and is enabled. Its value is never read.
+    """Check that a secret version exists and is enabled, and that callers can send the value of one in the settings.
 
-    `create` and `add` are the commands for a version that does not exist and for one that is not enabled.
+    `create` and `add` are the commands for a version that does not exist and for one that cannot be used.
     """
     state = ""
     try:
         state = str(checkup.google.get("secretmanager", f"v1/{version}").get("state"))
+        if state == "ENABLED" and blocks:
+            read_secret(version, project=checkup.project, api=checkup.google)
+    except UnusableVersionError as error:
+        yield missing(error.finding, add)
     except GoogleListError as error:
         if error.status != _NOT_FOUND:
             raise
-    if state == "ENABLED":
-        yield ok(version)
-    elif state:
-        yield missing(f"{version} is {state}", add, blocks=blocks)
-    else:
         yield missing(f"{version} does not exist", create, blocks=blocks)
+    except ScriptError as error:
+        yield unknown(str(error), required=not state)
+    else:
+        yield ok(version) if state == "ENABLED" else missing(f"{version} is {state}", add, blocks=blocks)
 
 
 def _image(checkup: Checkup, settings: Settings) -> Iterator[Diagnosis]:
@@ -258,8 +264,9 @@ def _image(checkup: Checkup, settings: Settings) -> Iterator[Diagnosis]:
     try:
         answer = ask_registry(image.repository, image.digest, checkup.google.session)
     except (requests.RequestException, GoogleAuthError, ValueError, KeyError) as error:
-        detail = f"cannot reach the registry from this machine ({type(error).__name__}): {name}{table}"
-        yield unknown(detail, required=False)
+        is_tried = isinstance(error, requests.ConnectionError | requests.Timeout)
+        fault = "cannot reach the registry from this machine" if is_tried else "the registry gave no usable response"
+        yield unknown(f"{fault} ({type(error).__name__}): {name}{table}", required=False)
         return
     if answer.ok:
         left = answer.headers.get("ratelimit-remaining", "").partition(";")[0]

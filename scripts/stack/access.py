@@ -28,6 +28,7 @@ from gemma_serving.contracts.fields import as_mapping
 from gemma_serving.contracts.labels import STACK_LABEL
 from gemma_serving.contracts.masking import masked
 from gemma_serving.contracts.outputs import Auth, StackOutputs, Tunnel
+from gemma_serving.contracts.secret_payload import UnusableSecretError, usable_secret
 from loadtest.client.urls import server_root, unix_url
 
 API_KEY_VARIABLE: Final = "GEMMA_API_KEY"
@@ -310,8 +311,14 @@ def _stack_api_key(version: str, project: str) -> str:
 
 
 def _api_key() -> str | None:
-    """Return the value of API_KEY_VARIABLE, or None if it is not set or empty."""
-    return os.environ.get(API_KEY_VARIABLE) or None
+    """Return the value of API_KEY_VARIABLE, or None if it is not set or empty. Raises AccessError if no header can have it."""
+    given = os.environ.get(API_KEY_VARIABLE)
+    try:
+        return usable_secret(given, API_KEY_VARIABLE) if given else None
+    except UnusableSecretError as error:
+        raise AccessError(
+            f"{error} To set it again, run `read -rs {API_KEY_VARIABLE} && export {API_KEY_VARIABLE}`."
+        ) from None
 
 
 def _with_socket(argv: Sequence[str], port: int, path: str) -> list[str]:

@@ -41,7 +41,7 @@ SECRET = "projects/p/secrets/s/versions/3"
 
 def with_secret(root: Path, **changes: str) -> Machine:
     machine = Machine(root, **changes)
-    machine.secrets[SECRET] = f"{CANARY}\n".encode()
+    machine.secrets[SECRET] = CANARY.encode()
     return machine
 
 

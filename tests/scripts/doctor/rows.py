@@ -562,9 +562,17 @@ MODEL_ROWS = {
     "no image in Artifact Registry": Row(RUN, [IMAGE, at_registry], "image", "missing",
         "* does not exist in Artifact Registry, or your account *", PUSH_IMAGE),
     "an image in Artifact Registry": Row(RUN, [IMAGE, at_registry, listed_image], "image", "ok"),
+    "a secret with a newline": Row(TPU, [BY_REFERENCE, secret(TOKEN, f"{CANARY}\n")], "hfTokenSecret", "missing",
+        f"The value of {TOKEN} ends in a newline, which callers do not send", f"{SAVE} --secret their-token"),
+    "a hub that a token with a newline never asks": Row(TPU, [BY_REFERENCE, secret(TOKEN, f"{CANARY}\n")], "hub", "unknown",
+        f"the hub was not asked: The value of {TOKEN} ends in a newline*"),
+    "a secret that the caller may not read": Row(TPU, [BY_REFERENCE, secret(TOKEN), fails("secretmanager.projects.secrets.versions.access", 403)],
+        "hfTokenSecret", "unknown", f"{TOKEN} cannot be read: *"),
     "no token of Docker Hub": Row(RUN, [HUB_LOGIN], "docker hub", "missing", fix="gcloud secrets create docker-hub *"),
     "a token of Docker Hub": Row(RUN, [HUB_LOGIN, secret(ACCOUNT, "x")], "docker hub", "ok"),
     "a disabled token of Docker Hub": Row(RUN, [HUB_LOGIN, secret(ACCOUNT, "x", "disable")], "docker hub", "missing",
-        "*is DISABLED", "gcloud secrets versions add docker-hub *"),
+        "*is DISABLED", "read -rs VALUE && * | gcloud secrets versions add docker-hub *"),
+    "a token of Docker Hub with a newline": Row(RUN, [HUB_LOGIN, secret(ACCOUNT, "x\n")], "docker hub", "missing",
+        "*ends in a newline*", "read -rs VALUE && * | gcloud secrets versions add docker-hub *"),
 }  # fmt: skip
 ROWS = {**PROJECT_ROWS, **ACCELERATOR_ROWS, **MACHINE_ROWS, **MODEL_ROWS}

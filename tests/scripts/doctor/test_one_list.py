@@ -40,6 +40,7 @@ REFUSING = {
     "half of the weights": (RUN, [rows.staged(without="model.safetensors")], "do not match their manifest"),
     "no secret": (TPU, [rows.BY_REFERENCE], "secrets/their-token/versions/1 does not exist"),
     "a disabled secret": (TPU, [rows.BY_REFERENCE, rows.secret(rows.TOKEN, verb="disable")], "is DISABLED"),
+    "a secret with a newline": (TPU, [rows.BY_REFERENCE, rows.secret(rows.TOKEN, f"{rows.CANARY}\n")], "ends in a newline"),
     "another region": (RUN, [rows.staged(), NOT_HERE], "us-east4 is not allowed"),
     "an account that Google does not know": (TPU, [rows.forgotten], "Google rejected your login"),
 }  # fmt: skip
