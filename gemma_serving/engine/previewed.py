@@ -97,9 +97,11 @@ def preview_errors(preview: Mapping[str, object]) -> Sequence[str]:
 
 
 def diagnostics(preview: Mapping[str, object], severity: str) -> Sequence[str]:
-    """Return the messages of a preview in JSON with this severity, without secrets."""
+    """Return the messages of a preview in JSON with this severity, without secrets, in the words of `gemma`."""
     found = [as_mapping(item) for item in as_sequence(preview.get("diagnostics"))]
-    return [masked(str(item.get("message") or "")) for item in found if item.get("severity") == severity]
+    stack = next((str(item["urn"]).split(":")[2] for item in found if item.get("urn")), "")
+    texts = [masked(str(item.get("message") or "")) for item in found if item.get("severity") == severity]
+    return [runner.own_words(text, stack) for text in texts]
 
 
 @contextlib.contextmanager

@@ -45,9 +45,12 @@ _CUT_OFF: Final = "unexpected end of JSON input"
 _NO_REASON: Final = re.compile(r"(update|preview) (failed|canceled)")
 """Added by the engine to a run's errors (pulumi/pulumi, deployment_executor.go)."""
 _INPUT: Final = re.compile(
-    "`(allowReplaceActive|zones|acceleratorType|runtimeVersion|maxRunDuration(?=S)|bootDiskSizeGb|api)S?`"
+    "`(allowReplaceActive|zones|acceleratorType|runtimeVersion|bootDiskSizeGb|api|maxRunDuration(?=S)|waitTotal(?=S)|"
+    "provisioning(?=Model)|reservation(?=Name))(?:S|Model|Name)?`"
 )
 """Inputs of the queued resource that the provider's refusals name."""
+_VERBS: Final = {"up": "up", "destroy": "teardown"}
+_COMMAND: Final = re.compile(rf"`pulumi ({'|'.join(_VERBS)})\b")
 _COUNT: Final = re.compile(r"\d+ errors? occurred:")
 """First line of several errors, as hashicorp/go-multierror writes it."""
 _PART: Final = re.compile(r"(?:\*|\d+\)) (.+)")
@@ -234,16 +237,21 @@ def error_of(answer: "subprocess.CompletedProcess[str]") -> str:
     return first_error(answer.stderr or answer.stdout, answer.returncode)
 
 
-def first_error(text: str, code: int) -> str:
+def first_error(text: str, code: int, stack: str = "") -> str:
     """Return the engine's first reason as one line, without secrets, colors and `error:`, or its exit if it reported none."""
     errors = _errors(text)
-    return (reasons(errors) or errors or (_lines(text) if code >= 0 else []) or [f"it {ending(code)}"])[0]
+    return (reasons(errors, stack) or errors or (_lines(text) if code >= 0 else []) or [f"it {ending(code)}"])[0]
 
 
-def reasons(errors: Sequence[str]) -> Sequence[str]:
-    """Return the errors but "update failed" and similar. The provider `gcp-tpu` names inputs and `pulumi up`: the settings' keys and `gemma up`."""
-    found = [error for error in errors if not _NO_REASON.fullmatch(error)]
-    return [_INPUT.sub(r"`tpu.\1`", error).replace("`pulumi up`", "`gemma up`") for error in found]
+def reasons(errors: Sequence[str], stack: str = "") -> Sequence[str]:
+    """Return the errors but "update failed" and similar."""
+    return [own_words(error, stack) for error in errors if not _NO_REASON.fullmatch(error)]
+
+
+def own_words(text: str, stack: str = "") -> str:
+    """Return a text of the provider `gcp-tpu`, which names its inputs and Pulumi's commands, with the settings' keys and `gemma`."""
+    text = _INPUT.sub(r"`tpu.\1`", text).replace("`ready.timeoutS`", "`tpu.readyTimeout`")
+    return _COMMAND.sub(lambda found: f"`gemma {_VERBS[found[1]]} {stack}".rstrip(), text)
 
 
 def _errors(text: str) -> Sequence[str]:

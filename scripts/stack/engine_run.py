@@ -43,11 +43,13 @@ def change(
         run_engine(stack, verb, *options, name=name, steps=steps)
 
 
-def destroy(stack: str, proof: Proof, *options: str, name: str, steps: int, after_failure: str) -> None:
+def destroy(
+    stack: str, proof: Proof, *options: str, name: str, steps: int, after_failure: str, describe: Describe = None
+) -> None:
     """Destroy the resources that the proof's state names. Raises PulumiFailedError as `change` does, and NotOwnedError."""
     proof.require(Asker(stack=stack))
     with _ending_in(after_failure, stack, "destroy"):
-        run_engine(stack, "destroy", *options, name=name, steps=steps)
+        run_engine(stack, "destroy", *options, name=name, steps=steps, describe=describe)
     remember_run(stack, "destroyed")
 
 
@@ -80,7 +82,9 @@ def run_engine(
     if is_up:
         remember_run(stack, "begun")
     with private_folder() as folder, show_step("starting") as show:
-        log = EventLog(path=folder / "events", plain=_plain, steps=steps, errors=errors)
+        log = EventLog(
+            path=folder / "events", plain=lambda text: _plain(runner.own_words(text, stack)), steps=steps, errors=errors
+        )
         step, detail = "starting", ""
 
         def watch() -> None:
@@ -100,12 +104,13 @@ def run_engine(
         try:
             code, output = runner.attended(verb, *options, *rest, variables=VARIABLES, watch=watch)
         except KeyboardInterrupt:
-            for text in _explained(errors, explain):
+            watch()
+            for text in _explained(errors, explain, stack):
                 print_progress(name, text)
             raise
     if code != 0:
-        first = runner.first_error(output, code).rstrip(".")
-        raise EngineRunError(_shown_reason(name, _explained(errors, explain), first), output, first)
+        first = runner.first_error(output, code, stack).rstrip(".")
+        raise EngineRunError(_shown_reason(name, _explained(errors, explain, stack), first), output, first)
     if is_up:
         remember_run(stack, "done", program=program)
 
@@ -134,10 +139,10 @@ def show_step(step: str) -> Generator[Callable[[str, str], None]]:
         yield show
 
 
-def _explained(errors: Sequence[str], explain: Callable[[Sequence[str]], Sequence[str]]) -> Sequence[str]:
+def _explained(errors: Sequence[str], explain: Callable[[Sequence[str]], Sequence[str]], stack: str) -> Sequence[str]:
     """Return the errors with their causes, without the header of a list with one error."""
-    found = explain([_ONLY_ERROR.sub("", error) for error in runner.reasons(errors)])
-    return [error.expandtabs(2) for error in found]
+    found = explain([_ONLY_ERROR.sub("", error) for error in runner.reasons(errors, stack)])
+    return [runner.own_words(error, stack).expandtabs(2) for error in found]
 
 
 def _shown_reason(name: str, errors: Sequence[str], first: str) -> str:

@@ -1,18 +1,21 @@
 """Readers of Google's refusals advise on quota, capacity or roles only for words that the table knows; other words they show as new."""
 
+import ast
 import asyncio
 import json
 import random
 import re
 from http import HTTPStatus
+from pathlib import Path
 from types import SimpleNamespace
 
 import pulumi
 import pytest
 from google.api_core.exceptions import from_http_status
 
+from gcp_tpu_provider import refusals as provider_words
 from gcp_tpu_provider.http_transport import google_error
-from gcp_tpu_provider.refusals import API_OFF, DENIED, UNKNOWN_WORDS, Refusal, kind, rows
+from gcp_tpu_provider.refusals import API_OFF, DENIED, UNKNOWN_WORDS, Refusal, kind, meanings, read, rows
 from gcp_tpu_provider.tests.cloud import FakeTpu
 from gcp_tpu_provider.tests.harness import Aborted, FakeEngine, wanted
 from gcp_tpu_provider.transport import Pacing
@@ -27,6 +30,7 @@ from gemma_serving.cloud.staging.bucket import storage_errors
 from gemma_serving.contracts.answers import Unknown
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.masking import masked
+from gemma_serving.engine.runner import own_words
 from gemma_serving.engine.state import StackState
 from gemma_serving.scripts.doctor.diagnosis import Checkup
 from gemma_serving.stacks.google_project.propagation import NewGrants, _Waits
@@ -34,6 +38,7 @@ from gemma_serving.stacks.hooks.run_failures import FailureReport
 from tests.laws import examples
 from tests.stacks.failed_start import failed_start
 
+ROOT = Path(__file__).parents[2]
 NEW = Refusal(meaning=UNKNOWN_WORDS).advice()
 CODES = (400, 401, 403, 404, 408, 409, 410, 412, 413, 416, 429, 499, 500, 501, 502, 503, 504)
 THINGS = ("quota", "capacity", "permission", "role", "image", "disk", "runtime version", "secret version")
@@ -146,3 +151,30 @@ def test_each_reader_knows_the_words_of_each_row(row):
         assert row["words"][:20] in text or row["meaning"] == API_OFF, reader
         assert NEW not in text, reader
         assert (ROLES.get(reader, "no role") in text) == (reader in ROLES and row["meaning"] in DENIED), reader
+
+
+OF_PROGRAMS = {"enableExternalIps": "no machine of a stack has an external address", "enable-oslogin": "a metadata key"}
+OTHER_VERBS = {"refresh", "state", "plugin", "stack", "package", "preview"}
+"""Commands of Pulumi for which `gemma` has none."""
+
+
+def test_what_gemma_prints_of_a_refusal_names_only_keys_of_the_settings():
+    schema = json.loads((ROOT / "docs" / "settings.schema.json").read_text())
+    tpu = schema["$defs"]["TpuSettings"]["properties"]
+    known = {*OF_PROGRAMS, *(f"tpu.{key}" for key in tpu)}
+    advices = [*(Refusal(meaning=why) for why in meanings()), *(read(row["words"]) for _, row in rows())]
+    named = {word for one in advices for word in re.findall(r"`([\w.-]+)", own_words(one.advice(project="p"), "x"))}
+    assert {word.rstrip(":") for word in named} - {"gcloud"} <= known
+
+
+def test_what_gemma_prints_of_the_provider_names_no_command_that_gemma_has():
+    found = set()
+    for path in Path(provider_words.__file__).parent.glob("*.py"):
+        texts = [node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)]
+        for text in (text for text in texts if isinstance(text, str)):
+            found |= set(re.findall(r"`pulumi (\w+)", own_words(text, "x")))
+    assert found <= OTHER_VERBS
+    assert (
+        own_words("Run `pulumi up --refresh`, or `pulumi destroy`.", "x")
+        == "Run `gemma up x --refresh`, or `gemma teardown x`."
+    )

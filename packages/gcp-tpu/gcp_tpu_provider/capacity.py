@@ -1,6 +1,8 @@
 """TPU capacity: request it zone by zone, wait for it, and delete requests that did not succeed."""
 
 import asyncio
+import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -43,6 +45,8 @@ REQUEST_FOLDERS = ("queuedResources/", "/instances/")
 """Paths in a 409 if the request itself exists. Any other path is a node or a disk, so Google rejected the request."""
 LIST_ZONES = "locations.list"
 """Suffix of a permission that a custom role may lack. Only the zones in use are then searched."""
+_EVENT = re.compile(r" ?\[EID: \w+\]")
+"""Number of one refusal, which Google adds to the words of Cloud TPU."""
 FAILED_PRECONDITION = 9
 """google.rpc.Code of the same rejection in an operation: "DeleteQueuedResource is not supported when state is ..."."""
 
@@ -59,6 +63,12 @@ class Refused:
     def kind(self) -> str:
         """Why the zone did not grant it: unknown for a request that waited, because Google names no cause."""
         return kind(self.answer)
+
+    @property
+    def names_no_zone(self) -> bool:
+        """True if Google refused the request itself in words that may be about the project, and names neither zone nor region."""
+        is_repeated = self.answer.startswith("Google returned ") and Refusal(meaning=self.kind).is_repeated
+        return is_repeated and self.zone.rpartition("-")[0] not in self.answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +91,9 @@ async def acquire(
     kept = await _kept(operation, order, zones)
     for form, zone in [kept, *_after(order, kept)] if kept else order:
         operation.begin(form)
-        if operation.wait_left_s() <= 0 and (form, zone) != kept:
-            refusals.append(Refused(zone, _not_requested(operation), form.model))
+        why_not = "" if (form, zone) == kept else _not_requested(operation, refusals)
+        if why_not:
+            refusals.append(Refused(zone, why_not, form.model))
             continue
         sent = await _request_or_adopt(operation, form, zone)
         result = sent if isinstance(sent, Refused) else await await_capacity(operation, form, sent.long_running)
@@ -122,13 +133,17 @@ def _place(desired: DesiredState, refused: Refused) -> str:
     return f"{refused.zone} {refused.model}" if len(desired.forms) > 1 else refused.zone
 
 
-def _not_requested(operation: ResourceOperation) -> str:
-    total_s = operation.desired.wait_total_s
-    form = operation.form
+def _not_requested(operation: ResourceOperation, refusals: Sequence[Refused]) -> str:
+    """Return why the next zone of the current form is not requested; empty if it is."""
+    total_s, form = operation.desired.wait_total_s, operation.form
     if total_s is not None and operation.total_left_s() <= 0:
         return f"the total wait of {readable(total_s)} expired before this zone was requested."
-    wait_s = 0 if form is None or form.wait_s is None else form.wait_s
-    return f"the wait of {readable(wait_s)} for {form.model if form else ''} expired before this zone was requested."
+    if form is not None and form.wait_s is not None and operation.form_left_s() <= 0:
+        return f"the wait of {readable(form.wait_s)} for {form.model} expired before this zone was requested."
+    said = Counter(
+        _EVENT.sub("", item.answer) for item in refusals if form and item.model == form.model and item.names_no_zone
+    )
+    return "not requested: two zones refused in the same words." if max(said.values(), default=0) > 1 else ""
 
 
 def _table(desired: DesiredState, refusals: Sequence[Refused]) -> str:

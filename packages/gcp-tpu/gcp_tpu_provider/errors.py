@@ -6,7 +6,8 @@ TpuProviderError
 ├── NoAnswerError    Google did not answer in time; the effect of the call is unknown
 ├── ForeignError     the resource that was found belongs to another owner
 └── CannotWaitError  the resource exists but did not reach the desired state; run the update again, or replace it
-    └── ConflictError another client changed the TPU VM after it was read; read it again
+    ├── ConflictError another client changed the TPU VM after it was read; read it again
+    └── LostError     Google took the capacity back before the server was ready; request it in the next zone
 """
 
 from dataclasses import dataclass
@@ -66,3 +67,11 @@ class CannotWaitError(TpuProviderError):
 
 class ConflictError(CannotWaitError):
     """Another client changed the TPU VM after it was read."""
+
+
+class LostError(CannotWaitError):
+    """Google took the capacity back before its run ended. `answer` says what is left of it, for the table of zones."""
+
+    def __init__(self, answer: str) -> None:
+        super().__init__(f"{answer} Google reclaimed the capacity. Run `pulumi up --refresh` to replace it.")
+        self.answer = answer

@@ -10,7 +10,7 @@ from gcp_tpu_provider import capacity, serving, wire
 from gcp_tpu_provider.capacity_api import capacity_api
 from gcp_tpu_provider.compute_request import CLOUD_TPU, COMPUTE_ENGINE, is_instance
 from gcp_tpu_provider.desired_state import DesiredState
-from gcp_tpu_provider.errors import CannotWaitError, TpuProviderError
+from gcp_tpu_provider.errors import CannotWaitError, LostError, TpuProviderError
 from gcp_tpu_provider.operation import ResourceOperation
 from gcp_tpu_provider.properties import MIN_BOOT_DISK_GB
 from gcp_tpu_provider.properties import inputs as known_inputs
@@ -39,7 +39,7 @@ class ReadResult:
 async def create(operation: ResourceOperation) -> None:
     """Request capacity and wait as `waitFor` requires. `operation.record` then holds the resource."""
     resource = await capacity.acquire(operation, operation.desired.zones)
-    await _finish(operation, resource, {})
+    await _finish_somewhere(operation, resource, {})
 
 
 async def update(operation: ResourceOperation, state: Mapping[str, Any], old_inputs: Mapping[str, Any]) -> None:
@@ -63,7 +63,8 @@ async def update(operation: ResourceOperation, state: Mapping[str, Any], old_inp
         resource = await _resume(operation, found)
         if resource.state == ACTIVE:  # a request that was given up can be granted later, in a zone that no state names
             await capacity.remove_elsewhere(operation, {**operation.tried, **dict.fromkeys(operation.desired.zones)})
-        await _finish(operation, resource, old_inputs)
+        served = record.state == ACTIVE
+        await (_finish if served else _finish_somewhere)(operation, resource, old_inputs)
     finally:
         operation.record = (
             operation.record or record
@@ -85,6 +86,22 @@ async def _resume(operation: ResourceOperation, found: QueuedResourceInfo | None
         return result
     await operation.report_progress(f"{result.zone}: not granted: {result.answer}")
     return await capacity.acquire(operation, zones, earlier=[result])
+
+
+async def _finish_somewhere(
+    operation: ResourceOperation, resource: QueuedResourceInfo, old_inputs: Mapping[str, Any]
+) -> None:
+    """Finish new capacity. What Google takes back meanwhile counts as a refusal of its zone: the next one is requested, within the same waits."""
+    lost: list[capacity.Refused] = []
+    while True:
+        try:
+            return await _finish(operation, resource, old_inputs)
+        except LostError as error:
+            answer = f"granted, then lost: {error.answer}"
+        await operation.report_progress(f"{resource.zone}: {answer}")
+        await capacity.remove(operation)
+        lost.append(capacity.Refused(resource.zone, answer, operation.form.model if operation.form else ""))
+        resource = await capacity.acquire(operation, operation.desired.zones, earlier=lost)
 
 
 async def _finish(operation: ResourceOperation, resource: QueuedResourceInfo, old_inputs: Mapping[str, Any]) -> None:

@@ -2,7 +2,8 @@
 
 A row has words of a public source and the pattern that knows them. The first row whose pattern is in the words, or whose `reason` Google names
 (google.rpc.ErrorInfo, or `errors` of Compute Engine and Cloud Storage), decides. `code` is the HTTP status, a google.rpc.Code below 100, or 0.
-A meaning says whether to stop, because every zone refuses the same, and has the sentence for the user.
+A meaning says whether to stop, because every zone refuses the same, or after a second zone's same words, and has the sentence for the user.
+Its command is said only if every name in it is known.
 """
 
 import json
@@ -39,6 +40,7 @@ DENIED: Final = frozenset({PERMISSION, ACT_AS, "access denied"})
 _EXPIRED: Final = "expired"
 """A request whose time ended at Google, which names no cause."""
 _TEMPORARY: Final = frozenset({API_OFF, ACT_AS, "calls per minute"})
+_NAME: Final = re.compile(r"{(\w+)}")
 _REGION: Final = re.compile(r"quota .* in region (?P<region>[a-z0-9-]+)", re.IGNORECASE | re.DOTALL)
 
 
@@ -58,12 +60,20 @@ class Refusal:
         """True if each zone refuses the same, so that no other one is tried."""
         return _table()["meanings"][self.meaning]["then"] == "stop"
 
+    @property
+    def is_repeated(self) -> bool:
+        """True if the same words of a second zone, which name no zone, are about the project, the caller or the request."""
+        return _table()["meanings"][self.meaning]["then"] == "ask twice"
+
     def advice(self, **names: str) -> str:
         """Return the cause and the fix. `names`: the project and what Google names beside its words."""
+        meaning = _table()["meanings"][self.meaning]
         known = {**names, **self.names}
-        role = _table()["roles"].get(known.get("permission", "").partition(".")[0])
-        text = self.sentence or _table()["meanings"][self.meaning]["sentence"]
-        return text.format_map({**_table()["unnamed"], **({"role": role} if role else {}), **known})
+        if role := _table()["roles"].get(known.get("permission", "").partition(".")[0]):
+            known["role"] = role
+        text = (self.sentence or meaning["sentence"]).format_map({**_table()["unnamed"], **known})
+        command = "" if self.sentence else meaning.get("command", "")
+        return f"{text}{command.format_map(known)}" if {*_NAME.findall(command)} <= {*known} else text
 
 
 @cache

@@ -8,7 +8,7 @@ from typing import Any
 
 from gcp_tpu_provider.desired_state import DesiredState, ReadyCheck
 from gcp_tpu_provider.durations import readable
-from gcp_tpu_provider.errors import CannotWaitError, ConflictError
+from gcp_tpu_provider.errors import CannotWaitError, ConflictError, LostError
 from gcp_tpu_provider.operation import PollTimer, ResourceOperation
 from gcp_tpu_provider.resource_record import owner_labels
 from gcp_tpu_provider.tpu_api import (
@@ -86,9 +86,8 @@ async def _ready_node(operation: ResourceOperation) -> NodeInfo:
             break
         await timer.pause()
     if node is None or not node.alive:
-        raise CannotWaitError(
-            f"{record.name} is {record.state}, but its node is {record.observed.get('nodeState') or 'missing'}. "
-            "Run `pulumi up --refresh` to replace it."
+        raise LostError(
+            f"{record.name} is {record.state}, but its node is {record.observed.get('nodeState') or 'missing'}."
         )
     return node
 
@@ -250,21 +249,19 @@ def _timed_out(report: GuestReport | None, check: ReadyCheck, *, is_current: boo
 
 
 async def _require_alive(operation: ResourceOperation) -> None:
+    """Raise LostError if Google took the capacity back, and CannotWaitError after the end of its run."""
     record = operation.owned_record()
     planned_end = record.observed.get("deadline")
     found = await operation.api.find_queued_resource(record.name)
     if found is None:
-        raise CannotWaitError(
-            f"{record.name} is gone. {operation.api.lost} Run `pulumi up --refresh` to request it again."
-        )
+        raise LostError(f"{record.name} is gone. {operation.api.lost}")
     record.observe(found)
     node = await operation.api.find_node(str(record.observed["nodeName"]))
     record.observe_node(node)
-    if found.state != ACTIVE or node is None or not node.alive:
-        is_over = isinstance(planned_end, str) and datetime.fromisoformat(planned_end) <= operation.now()
-        record.observed |= {"deadline": planned_end}  # with it, `gemma status` knows that the run has ended
-        raise CannotWaitError(
-            f"{record.name} is {found.state} and its node is {record.observed.get('nodeState') or 'gone'}. "
-            f"{'Its run has ended.' if is_over else 'Google reclaimed the capacity.'} "
-            "Run `pulumi up --refresh` to replace it."
-        )
+    if found.state == ACTIVE and node is not None and node.alive:
+        return
+    record.observed |= {"deadline": planned_end}  # with it, `gemma status` knows that the run has ended
+    answer = f"{record.name} is {found.state} and its node is {record.observed.get('nodeState') or 'gone'}."
+    if isinstance(planned_end, str) and datetime.fromisoformat(planned_end) <= operation.now():
+        raise CannotWaitError(f"{answer} Its run has ended. Run `pulumi up --refresh` to replace it.")
+    raise LostError(answer)

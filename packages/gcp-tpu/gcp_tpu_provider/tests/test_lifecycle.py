@@ -36,6 +36,11 @@ def boots(metadata: dict[str, Any]) -> list[dict[str, str]]:
     return [{}, *({"phase": phase, "document-hash": text_hash, "detail": ""} for phase in phases)]
 
 
+def boots_after_the_first_zone(cloud: FakeTpu, metadata: dict[str, Any]) -> list[dict[str, str]]:
+    is_first = cloud.requests[-1]["zone"] == "us-east5-a"
+    return [{"phase": "loading", "document-hash": sha(DOCUMENT)}] if is_first else boots(metadata)
+
+
 @pytest.fixture
 def cloud() -> FakeTpu:
     return FakeTpu()
@@ -286,13 +291,56 @@ class TestReady:
         engine.destroy()
         assert cloud.queued == {}
 
-    def test_capacity_that_is_taken_away_during_the_wait_is_said(self, engine: FakeEngine, cloud: FakeTpu):
-        cloud.scripts["us-east5-a"] = ("ACTIVE", "SUSPENDED")
+    @pytest.mark.parametrize("was_accepted", [False, True])
+    def test_capacity_that_is_taken_away_during_the_wait_is_requested_in_the_next_zone(
+        self, engine: FakeEngine, cloud: FakeTpu, *, was_accepted: bool
+    ):
+        """As after a refusal; also by the update that finishes an interrupted creation."""
+        cloud.scripts["us-east5-a"] = ("ACCEPTED", "ACTIVE", "SUSPENDED")
+        cloud.boots = lambda metadata: boots_after_the_first_zone(cloud, metadata)
+        if was_accepted:
+            engine.up(serving(waitFor="accepted"))
+        engine.up(serving())
+        assert (engine.outputs["zone"], engine.outputs["phase"]) == ("us-east5-b", "ready")
+        assert [request["zone"] for request in cloud.requests] == ["us-east5-a", "us-east5-b"]
+        assert len(cloud.queued) == 1
+        engine.destroy()
+        assert cloud.queued == {}
+
+    @pytest.mark.parametrize(
+        ("last", "waits", "said"),
+        [
+            (
+                "ACTIVE,SUSPENDED",
+                {},
+                "reclaimed: granted, then lost: projects/my-project/.* is SUSPENDED and its node is",
+            ),
+            ("", {"waitTotalS": 1}, "not tried: the total wait of 1s expired before this zone was requested"),
+        ],
+    )
+    def test_capacity_that_is_lost_in_each_zone_leaves_a_table_and_nothing_that_is_billed(
+        self, engine: FakeEngine, cloud: FakeTpu, last: str, waits: dict[str, int], said: str
+    ):
+        cloud.scripts = {
+            "us-east5-a": ("ACTIVE", "SUSPENDED"),
+            **({"us-east5-b": tuple(last.split(","))} if last else {}),
+        }
         cloud.boots = lambda _: [{"phase": "loading", "document-hash": sha(DOCUMENT)}]
-        with pytest.raises(Aborted, match="Google reclaimed the capacity"):
-            engine.up(serving())
-        assert engine.state
-        assert engine.preview(serving()) == "replace"
+        if waits:
+            cloud.on_call = lambda call: self.pass_some_time(engine, call)
+        with pytest.raises(Aborted) as ended:
+            engine.up(serving(**waits))
+        headline, first, second, *advice = ended.value.message.splitlines()
+        assert headline.endswith("All capacity requests were deleted.")
+        assert first.startswith("  us-east5-a  reclaimed: granted, then lost: ")
+        assert re.match(f"  us-east5-b  {said}", second)
+        assert any(line.startswith("reclaimed: Google took the capacity back") for line in advice)
+        assert cloud.queued == {}
+
+    @staticmethod
+    def pass_some_time(engine: FakeEngine, call: str) -> None:
+        if "uestAttributes" in call and engine.clock is not None:
+            engine.clock.now_s += 0.4
 
     def test_a_run_that_ends_during_the_wait_was_not_reclaimed_and_its_end_stays_in_the_state(
         self, engine: FakeEngine, cloud: FakeTpu

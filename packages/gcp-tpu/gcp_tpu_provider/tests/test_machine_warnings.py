@@ -61,7 +61,10 @@ def test_a_machine_that_is_gone_is_an_update_that_fails_with_the_command(engine:
     assert "has a TPU VM that is PREEMPTED" in warning
     assert warning.endswith(GONE)
     before = engine.state
-    with pytest.raises(Aborted, match=r"its node is PREEMPTED. Run `pulumi up --refresh` to replace it."):
+    with pytest.raises(
+        Aborted,
+        match=r"its node is PREEMPTED\. Google reclaimed the capacity\. Run `pulumi up --refresh` to replace it\.",
+    ):
         engine.up(given())
     assert engine.state == before
     cloud.nodes.clear()

@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -61,3 +62,79 @@ def test_only_googles_words_name_a_cause_and_the_programs_advice_ends_the_table(
     assert (UNKNOWN in advice) == said.startswith("unknown")
     assert advice[-1] == "To see the quota, run `gemma doctor dev`."
     assert not cloud.made("/consumerQuotaMetrics/")
+
+
+def asked(
+    words: str, status: int = 403, zones: Sequence[str] = (A, B, "us-west1-c"), **inputs: Any
+) -> tuple[list[str], str]:
+    """Return the zones of which a request was sent to Google, and the table, if each zone refuses in these words."""
+    refusals = {
+        zone: google_error(status, json.dumps({"error": {"message": words.replace("ZONE", zone)}}), None, "p")
+        for zone in zones
+    }
+    cloud = FakeTpu(refusals=refusals)
+    with pytest.raises(Aborted) as ended:
+        FakeEngine(cloud, Pacing()).up(wanted(zones=[*zones], **inputs))
+    sent = [call for call in cloud.calls if call.startswith("POST")]
+    return [zone for zone in zones if any(zone in call for call in sent)], ended.value.message
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "count"),
+    [
+        ("Operation denied by org policy.", 403, 2),
+        ("Request had insufficient authentication scopes. [EID: 0x945ef875d10e8e13]", 403, 2),
+        ("A target reservation must be specified when the host project has at least one", 400, 2),
+        ("Something is refused in ZONE.", 403, 3),
+        ("Something is refused in us-east5 and us-west1.", 403, 3),
+        ("There is no more capacity", 429, 3),
+        ("Quota limit 'X' has been exceeded.", 429, 3),
+    ],
+)
+def test_the_same_words_of_two_zones_that_name_no_zone_end_the_tour(words: str, status: int, count: int):
+    zones, table = asked(words, status)
+    assert len(zones) == count
+    is_over = "  us-west1-c  about the project: not requested: two zones refused in the same words." in table
+    assert is_over == (count == 2)
+    assert ("\nabout the project: two zones refused in the same words" in table) == is_over
+
+
+COMMAND = re.compile(r"`([^`]+)`")
+FILLED = {"YOUR_EMAIL", "ACCOUNT_ID", "ZONE", "PROJECT"}
+"""What a user knows and writes into a command."""
+
+
+@pytest.mark.parametrize("row", [row for _, row in rows()], ids=lambda row: row["words"][:40])
+def test_each_printed_command_can_be_run_and_has_no_word_that_no_user_can_fill(row: Mapping[str, Any]):
+    for names in ({"project": "p", "consumer": "p"}, {"project": "p"}, {}):
+        for command in COMMAND.findall(read(row["words"], row.get("reason", "")).advice(**names)):
+            if " " not in command or not command.startswith("gcloud "):
+                continue
+            subprocess.run(["sh", "-n", "-c", command], check=True)
+            placeholders = {word for word in re.findall(r"[A-Z][A-Z_]{2,}", command) if word not in FILLED}
+            assert not placeholders, command
+            assert "--role= " not in f"{command} "
+
+
+@pytest.mark.parametrize("unit", ["day", "Day", "minute", "100 seconds"])
+@pytest.mark.parametrize("limit", ["Read requests per {}", "DefaultRequestsPer{}PerProject"])
+@pytest.mark.parametrize(
+    "frame",
+    [
+        "Quota exceeded for quota metric 'Requests' and limit '{}' of service 'tpu.googleapis.com'",
+        "Quota exceeded for quota group 'ReadGroup' and limit '{}' of service 'compute.googleapis.com'",
+        "Insufficient tokens for quota 'tpu.googleapis.com/requests' and limit '{}'",
+    ],
+)
+@pytest.mark.parametrize("reason", ["", "RATE_LIMIT_EXCEEDED", "rateLimitExceeded"])
+def test_the_limit_says_when_calls_are_possible_again_and_not_the_metric(
+    frame: str, limit: str, unit: str, reason: str
+):
+    meaning = read(frame.format(limit.format(unit)), reason).meaning
+    assert meaning == ("calls per day" if unit.lower() == "day" else "calls per minute")
+    assert (
+        read(
+            "Quota exceeded for quota metric 'Chips' and limit 'ChipsPerProjectPerRegion' of service 'x'", reason
+        ).meaning
+        == "quota"
+    )
