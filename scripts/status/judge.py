@@ -17,6 +17,7 @@ from gemma_serving.scripts.stack.serves import (
     lock_sentence,
     moved_traffic,
     recorded_state,
+    serves_now,
     short_identity,
 )
 from gemma_serving.scripts.status.report import HEALTHY, StackStatus
@@ -64,6 +65,9 @@ def waits_of(facts: StackFacts, now: datetime) -> Sequence[str]:
     found += [lock_sentence(lock, now) for lock in locks]
     if facts.pending and not locks:
         found.append(f"An interrupted run may have created these resources: {', '.join(facts.pending)}.")
+    if facts.teardown_began and not locks and not is_being_deleted(facts, serves_now(facts)):
+        ends = f"`gemma teardown {facts.stack}` continues it; `gemma up {facts.stack}` keeps the stack."
+        found.append(f"A teardown was interrupted before it deleted the server. {ends}")
     return found
 
 

@@ -98,7 +98,7 @@ def _finished(teardown: "Teardown", options: TeardownOptions) -> "tuple[Receipt,
         teardown.run()
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
-            progress("deletions already in progress continue." if teardown.begun else "nothing was deleted.")
+            progress("deletions already in progress continue." if teardown.has_deleted else "nothing was deleted.")
         if teardown.searches:
             _write_partial(teardown.receipt(), options)
         raise

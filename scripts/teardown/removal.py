@@ -83,6 +83,8 @@ class Teardown:
     state_left: tuple[Mapping[str, object], ...] = ()
     warnings: list[str] = field(default_factory=list[str])
     begun: bool = False
+    """True once it may delete."""
+    has_deleted: bool = False
     """True from the first deletion."""
     done: bool = False
     _started_s: float = field(init=False)
@@ -359,9 +361,14 @@ class Teardown:
 
     def _engine(self, state: StackState, proof: Proof, *options: str) -> None:
         """Run `pulumi destroy` with its progress on stderr. It also deletes the stack itself, a step more."""
-        destroy = partial(engine_run.destroy, state.stack, proof, *options, name="teardown")
+        destroy = partial(engine_run.destroy, state.stack, proof, *options, name="teardown", describe=self._seen)
         steps = len(state.resources) + 1
         self._past_locks(state.stack, partial(destroy, steps=steps, after_failure="Continuing with the search."))
+
+    def _seen(self, step: str) -> str:
+        """Note the engine's first deletion."""
+        self.has_deleted |= "delet" in step
+        return ""
 
     def _import(self, stack: str, deployment: StackDeployment) -> None:
         """Replace the state without a change in the cloud."""
@@ -411,6 +418,7 @@ class Teardown:
                 return
             waited = {item.resource.name for item in self.deletions if item.timed_out}
             chosen = [item for item in self._owned if item.name not in waited]
+            self.has_deleted = True
             done = delete_all(self.api, chosen, self.known.asker, report=progress, clock=self.clock)
             self.deletions += done
             if all(item.outcome not in {"deleted", "already deleted"} for item in done):

@@ -426,6 +426,32 @@ def test_a_teardown_by_hand_runs_for_a_stack_name_given_twice_and_for_nothing_el
     assert set(triggers(WORKFLOWS["teardown.yml"])) == {"workflow_dispatch"}
 
 
+def test_a_pool_and_a_provider_that_google_keeps_as_deleted_are_undeleted(tmp_path):
+    gcloud, made = tmp_path / "gcloud", tmp_path / "made"
+    gcloud.write_text(f'#!/bin/sh\necho "$*" >> {made}\ncase $* in *workload-identity-pools*create*) exit 1 ;; esac\n')
+    gcloud.chmod(0o755)
+    given = {
+        "PROJECT": "p",
+        "NUMBER": "1",
+        "REPOSITORY_ID": "2",
+        "STATE": "s",
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+    }
+    script = ["sh", str(GITHUB / "setup" / "accounts.sh")]
+    subprocess.run(script, env=given, capture_output=True, check=True, timeout=60)
+    lines = made.read_text().splitlines()
+    undeleted = [line for line in lines if " undelete " in line]
+    place = "--project=p --location=global"
+    assert undeleted == [
+        f"iam workload-identity-pools undelete github {place}",
+        f"iam workload-identity-pools providers undelete actions {place} --workload-identity-pool=github",
+    ]
+    assert [lines[lines.index(line) - 1].split(" --")[0] for line in undeleted] == [
+        "iam workload-identity-pools create github",
+        "iam workload-identity-pools providers create-oidc actions",
+    ]
+
+
 def test_the_page_sets_each_variable_that_the_workflows_read_to_the_value_of_its_table():
     calls, found = [words for words, _ in page_calls() if words[:2] == ["variable", "set"]], page_variables()
     text = "".join(path.read_text() for path in (GITHUB / "workflows").glob("*.yml") if path.name not in UPSTREAM)

@@ -164,6 +164,17 @@ def test_capacity_that_came_since_the_last_up_is_for_the_next_one():
     assert next_command(DEPLOYED, reported(taken)) == "gemma connect x"
 
 
+def test_a_teardown_that_never_reached_the_server_is_told_with_what_ends_it():
+    deployed = facts_of(state(stack_resource(target="tpu"), queued(state="ACTIVE")))
+    began = replace(deployed, teardown_began=True)
+    (said,) = waits_of(began, NOW)
+    assert "interrupted before it deleted the server" in said
+    assert "`gemma teardown x`" in said
+    assert "`gemma up x`" in said
+    assert waits_of(deployed, NOW) == []
+    assert waits_of(replace(facts_of(EMPTY), teardown_began=True), NOW) == []
+
+
 def test_locks_and_creations_that_never_ended_are_waits():
     (held,) = waits_of(facts_of(EMPTY, locks=(ALIVE,)), NOW)
     (dead,) = waits_of(facts_of(EMPTY, locks=(DEAD,)), NOW)

@@ -214,6 +214,31 @@ def test_an_interrupt_before_the_first_deletion_says_that_nothing_was_deleted(de
 
 
 @pytest.mark.parametrize(
+    ("step", "said"),
+    [
+        ("", "nothing was deleted"),
+        ("1 of 3: refreshing gcp:x y", "nothing was deleted"),
+        ("1 of 3: deleting gcp:x y", "deletions already in progress continue"),
+        ("1 of 3: deleted gcp:x y", "deletions already in progress continue"),
+    ],
+)
+def test_an_interrupt_of_the_engine_says_whether_it_had_begun_to_delete(desk, step, said):
+    desk.world.secret("gemma-x-hf-token", owner(STACK).labels)
+
+    def destroy(*_, describe, **__):
+        describe(step)
+        raise KeyboardInterrupt
+
+    desk.monkeypatch.setattr(removal.engine_run, "destroy", destroy)
+    desk.monkeypatch.setattr(removal.Teardown, "_destroy", lambda self, state: self._engine(state, None))
+    code, _, printed = desk.run("--yes")
+    assert code == ExitCode.INTERRUPTED
+    assert f"teardown: {said}.\n" in printed
+    assert is_unfinished(STACK)
+    assert len(desk.world.resources()) == 1
+
+
+@pytest.mark.parametrize(
     ("words", "clause"),
     [
         ((), "compiled programs go too"),
