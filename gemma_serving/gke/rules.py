@@ -31,6 +31,10 @@ AUTOPILOT: Final[Mapping[str, float]] = Table(
     lambda: {row["name"]: row["value"] for row in _read("autopilot.json")["limits"]}
 )
 """Published limits of Autopilot by name. The file has their units and sources, and what is unknown."""
+_DOUBTS: Final[Mapping[str, str]] = Table(
+    lambda: {row["name"]: row.get("doubt", "") for row in _read("autopilot.json")["limits"]}
+)
+"""When each was stated, and why it may not hold, for the sentence that names it."""
 GKE_RULES: Final[Mapping[str, Mapping[str, str]]] = Table(lambda: {row["id"]: row for row in _read("rules.json")})
 """Rows by id, blocking ones first. `message` and `advice` have the names of facts in braces."""
 
@@ -104,7 +108,7 @@ def _beyond_autopilot(server: GkeServer) -> Iterator[str]:
         requests["GPU_SIDECAR_GIB"] = (sidecar.memory_gib, "GiB of memory for the FUSE driver")
     for name, (used, what) in requests.items():
         if used > AUTOPILOT[name]:
-            yield f"it requests {used:.3g} {what}, and the published maximum is {AUTOPILOT[name]:g}"
+            yield f"it requests {used:.3g} {what}, and the published maximum is {AUTOPILOT[name]:g} ({_DOUBTS[name]})"
 
 
 def _needs(server: GkeServer, options: GkeOptions) -> str:

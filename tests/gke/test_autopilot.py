@@ -77,8 +77,12 @@ def drawn(number):
 
 
 def judged(server):
-    found = {one["kind"]: one for one in objects(server, GkeOptions())}
-    return set(breaches(found)), "GKE04" in {one.id for one in findings(server, GkeOptions())}
+    found, options = {one["kind"]: one for one in objects(server, GkeOptions())}, GkeOptions()
+    broken, said = set(breaches(found)), next((one for one in findings(server, options) if one.id == "GKE04"), None)
+    rows = [row for row in TABLE["limits"] if row["name"] in broken]
+    # A limit is never printed without when it was stated, and why it may not hold.
+    assert all(row["doubt"] in said.message and "stated" in row["doubt"] for row in rows)
+    return broken, said is not None
 
 
 @pytest.mark.parametrize(
