@@ -8,7 +8,7 @@ from typing import Final
 
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.scripts.connect.snippets import LocalEndpoint
-from gemma_serving.scripts.stack.connection_errors import DENIED, explain_denial
+from gemma_serving.scripts.stack.connection_errors import DENIED, explain_refusal
 from loadtest.client.events import served_models
 from loadtest.client.openai import ServerError, UnreachableError, call_once
 
@@ -73,11 +73,10 @@ def _query(base_url: str, key: str, say: Callable[[str], None]) -> tuple[Sequenc
         return (), str(error)
     except ServerError as error:
         raise NotReadyError(str(error)) from None
-    message = f"{answer.message.rstrip('.') or 'no reason given'}."
     if answer.status in DENIED:
-        raise NotReadyError(explain_denial(answer.status, message))
+        raise NotReadyError(explain_refusal(answer))
     if answer.status != HTTPStatus.OK:
-        return (), f"HTTP {answer.status}, {message}"
+        return (), explain_refusal(answer)
     models = served_models(answer.body)
     if not models:
         return (), "its list of models is unreadable."

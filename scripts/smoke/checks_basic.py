@@ -12,8 +12,7 @@ from gemma_serving.contracts.fields import as_mapping
 from gemma_serving.scripts.smoke.chat_request import content_of, shorten, succeeded
 from gemma_serving.scripts.smoke.context import CheckContext
 from gemma_serving.scripts.smoke.results import Outcome, failed, failed_or_passed, passed, unknown
-from gemma_serving.scripts.stack.access import API_KEY_VARIABLE
-from gemma_serving.scripts.stack.connection_errors import explain_unreachable
+from gemma_serving.scripts.stack.connection_errors import explain_refusal, explain_unreachable
 from loadtest.client.events import parse_usage, served_models
 from loadtest.client.openai import ServerAnswer, UnreachableError, chat_body
 
@@ -94,8 +93,7 @@ def _probe_result(context: CheckContext, answer: ServerAnswer | UnreachableError
     if answer.status not in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
         return reply, "", 0.0
     grace_s = FORBIDDEN_GRACE_S if answer.status == HTTPStatus.FORBIDDEN else ACCESS_GRACE_S
-    fix = f"Grant roles/run.invoker to the caller or set {API_KEY_VARIABLE}."
-    return reply, f"permission denied ({answer.status}). {fix}", grace_s
+    return reply, explain_refusal(answer), grace_s
 
 
 async def health(context: CheckContext) -> Outcome:

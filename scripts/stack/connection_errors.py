@@ -1,14 +1,34 @@
 """Distinguish server errors from connection errors."""
 
+from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Final
+from typing import Final, Literal
 
 from gemma_serving.scripts.stack.access import API_KEY_VARIABLE, AccessError, ServerAccess
-from loadtest.client.openai import NotConnectedError
+from loadtest.client.json_values import as_mapping
+from loadtest.client.openai import NotConnectedError, ServerAnswer
 from loadtest.endpoint import Endpoint
 
 DENIED: Final = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
 """Status of a response to a caller whose credentials the server rejects."""
+Sender = Literal["front", "proxy", "api", "server", "other"]
+PROXY_ERROR: Final = "connect"
+"""Type of the errors of `gemma connect`."""
+_NAMES: Final[Mapping[Sender, str]] = {
+    "front": "Cloud Run, before the server,",
+    "proxy": "`gemma connect`",
+    "api": "Google",
+    "server": "The server",
+    "other": "The address",
+}
+_INVOKER: Final = "Add your account to `cloudRun.invokers` (roles/run.invoker). A new grant usually takes two minutes to take effect, seven at most."
+_FIXES: Final[Mapping[tuple[Sender, int], str]] = {
+    ("front", 401): _INVOKER,
+    ("front", 403): _INVOKER,
+    ("front", 404): "No such service exists, or `cloudRun.ingress` does not allow this network.",
+    ("server", 401): f"Set {API_KEY_VARIABLE} to the server's API key.",
+    ("server", 404): "The API begins with /v1: end the base URL with it.",
+}
 
 
 def explain_unreachable(access: ServerAccess, error: Exception) -> str:
@@ -34,9 +54,21 @@ def endpoint_of(access: ServerAccess) -> Endpoint:
     )
 
 
-def explain_denial(status: int, message: str) -> str:
-    """Return one sentence about rejected credentials (401 or 403), with the fix."""
-    return (
-        f"The server returned {status}: {message.rstrip('.') or 'no reason given'}. If it needs an API key, set {API_KEY_VARIABLE}. "
-        "On Cloud Run, add your account to `cloudRun.invokers` (roles/run.invoker). A new grant usually takes two minutes to take effect, seven at most."
-    )
+def sender_of(answer: ServerAnswer) -> Sender:
+    """Return who wrote a response, as far as its body proves it.
+
+    `front`: a page in HTML with `Server: Google Frontend`, a header that the server's JSON through Cloud Run has too. `proxy`: an error of
+    `gemma connect`. `api`: Google's error with its status (google.rpc.Status). `server`: other JSON.
+    """
+    if isinstance(answer.body, str):
+        is_page = answer.headers.get("content-type", "").startswith("text/html")
+        return "front" if is_page and answer.headers.get("server") == "Google Frontend" else "other"
+    error = as_mapping(as_mapping(answer.body).get("error"))
+    return "proxy" if error.get("type") == PROXY_ERROR else "api" if "status" in error else "server"
+
+
+def explain_refusal(answer: ServerAnswer) -> str:
+    """Return one sentence about a response other than 200, and the fix if its sender proves one."""
+    sender = sender_of(answer)
+    said = "an HTML page" if sender == "front" else answer.message.rstrip(".") or "no reason given"
+    return f"{_NAMES[sender]} returned {answer.status}: {said}. {_FIXES.get((sender, answer.status), '')}".rstrip()

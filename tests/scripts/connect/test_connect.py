@@ -312,7 +312,7 @@ def test_the_wait_names_what_the_server_answers_and_ends(private):
     Private.valid = {"none"}
     with pytest.raises(
         NotReadyError,
-        match=r"The server returned 401: The request was not authenticated\. If it needs an API key, set GEMMA_API_KEY\. On Cloud Run",
+        match=r"^The server returned 401: The request was not authenticated\. Set GEMMA_API_KEY to the server's API key\.$",
     ):
         wait_until_ready(f"{private}/v1", "k", 60, said.append, served="gemma")
     with pytest.raises(

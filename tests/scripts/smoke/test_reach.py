@@ -83,7 +83,7 @@ def test_a_caller_that_cloud_run_refuses_is_unknown(smoked, status):
     with served(lambda _: (status, "")) as front:
         *found, said = smoked(endpoint=front, auth="none")
     assert tuple(found) == UNKNOWN
-    assert "Grant roles/run.invoker to the caller" in said
+    assert f"The address returned {status}: no reason given." in said
 
 
 def test_a_network_that_is_down_is_unknown(smoked):
