@@ -31,10 +31,6 @@ AUTOPILOT: Final[Mapping[str, float]] = Table(
     lambda: {row["name"]: row["value"] for row in _read("autopilot.json")["limits"]}
 )
 """Published limits of Autopilot by name. The file has their units and sources, and what is unknown."""
-_DOUBTS: Final[Mapping[str, str]] = Table(
-    lambda: {row["name"]: row.get("doubt", "") for row in _read("autopilot.json")["limits"]}
-)
-"""When each was stated, and why it may not hold, for the sentence that names it."""
 GKE_RULES: Final[Mapping[str, Mapping[str, str]]] = Table(lambda: {row["id"]: row for row in _read("rules.json")})
 """Rows by id, blocking ones first. `message` and `advice` have the names of facts in braces."""
 
@@ -108,7 +104,8 @@ def _beyond_autopilot(server: GkeServer) -> Iterator[str]:
         requests["GPU_SIDECAR_GIB"] = (sidecar.memory_gib, "GiB of memory for the FUSE driver")
     for name, (used, what) in requests.items():
         if used > AUTOPILOT[name]:
-            yield f"it requests {used:.3g} {what}, and the published maximum is {AUTOPILOT[name]:g} ({_DOUBTS[name]})"
+            doubt = next(row["doubt"] for row in _read("autopilot.json")["limits"] if row["name"] == name)
+            yield f"it requests {used:.3g} {what}, and the published maximum is {AUTOPILOT[name]:g} ({doubt})"
 
 
 def _needs(server: GkeServer, options: GkeOptions) -> str:

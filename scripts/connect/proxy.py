@@ -23,7 +23,7 @@ from yarl import URL
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.scripts.connect.upstream import Upstream
 from gemma_serving.scripts.stack.access import ServerAccess
-from gemma_serving.scripts.stack.connection_errors import PROXY_ERROR
+from gemma_serving.scripts.stack.connection_errors import PROXY
 from loadtest.client.openai import connector_of
 from loadtest.client.urls import plain_url, socket_path
 
@@ -187,7 +187,5 @@ def _passed_on(headers: Iterable[tuple[str, str]], left_out: frozenset[str]) -> 
 
 def _error(status: HTTPStatus, message: str) -> web.Response:
     """Return an error in the format of the OpenAI API, so clients show its message."""
-    body: Mapping[str, object] = {
-        "error": {"message": f"connect: {message}.", "type": PROXY_ERROR, "code": status.value}
-    }
+    body: Mapping[str, object] = {"error": {"message": f"connect: {message}.", "type": PROXY, "code": status.value}}
     return web.json_response(body, status=status)

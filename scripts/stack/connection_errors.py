@@ -11,23 +11,16 @@ from loadtest.endpoint import Endpoint
 
 DENIED: Final = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
 """Status of a response to a caller whose credentials the server rejects."""
-Sender = Literal["front", "proxy", "api", "server", "other"]
-PROXY_ERROR: Final = "connect"
+Sender = Literal["Cloud Run", "`gemma connect`", "Google", "The server", "The address"]
+PROXY: Final = "connect"
 """Type of the errors of `gemma connect`."""
-_NAMES: Final[Mapping[Sender, str]] = {
-    "front": "Cloud Run, before the server,",
-    "proxy": "`gemma connect`",
-    "api": "Google",
-    "server": "The server",
-    "other": "The address",
-}
 _INVOKER: Final = "Add your account to `cloudRun.invokers` (roles/run.invoker). A new grant usually takes two minutes to take effect, seven at most."
 _FIXES: Final[Mapping[tuple[Sender, int], str]] = {
-    ("front", 401): _INVOKER,
-    ("front", 403): _INVOKER,
-    ("front", 404): "No such service exists, or `cloudRun.ingress` does not allow this network.",
-    ("server", 401): f"Set {API_KEY_VARIABLE} to the server's API key.",
-    ("server", 404): "The API begins with /v1: end the base URL with it.",
+    ("Cloud Run", 401): _INVOKER,
+    ("Cloud Run", 403): _INVOKER,
+    ("Cloud Run", 404): "No such service exists, or `cloudRun.ingress` does not allow this network.",
+    ("The server", 401): f"Set {API_KEY_VARIABLE} to the server's API key.",
+    ("The server", 404): "The API begins with /v1: end the base URL with it.",
 }
 
 
@@ -57,18 +50,18 @@ def endpoint_of(access: ServerAccess) -> Endpoint:
 def sender_of(answer: ServerAnswer) -> Sender:
     """Return who wrote a response, as far as its body proves it.
 
-    `front`: a page in HTML with `Server: Google Frontend`, a header that the server's JSON through Cloud Run has too. `proxy`: an error of
-    `gemma connect`. `api`: Google's error with its status (google.rpc.Status). `server`: other JSON.
+    Cloud Run's own is a page in HTML with `Server: Google Frontend`, a header that the server's JSON through Cloud Run has too. Google's APIs
+    write an error with its status (google.rpc.Status).
     """
     if isinstance(answer.body, str):
         is_page = answer.headers.get("content-type", "").startswith("text/html")
-        return "front" if is_page and answer.headers.get("server") == "Google Frontend" else "other"
+        return "Cloud Run" if is_page and answer.headers.get("server") == "Google Frontend" else "The address"
     error = as_mapping(as_mapping(answer.body).get("error"))
-    return "proxy" if error.get("type") == PROXY_ERROR else "api" if "status" in error else "server"
+    return "`gemma connect`" if error.get("type") == PROXY else "Google" if "status" in error else "The server"
 
 
 def explain_refusal(answer: ServerAnswer) -> str:
     """Return one sentence about a response other than 200, and the fix if its sender proves one."""
     sender = sender_of(answer)
-    said = "an HTML page" if sender == "front" else answer.message.rstrip(".") or "no reason given"
-    return f"{_NAMES[sender]} returned {answer.status}: {said}. {_FIXES.get((sender, answer.status), '')}".rstrip()
+    said = "its own page" if sender == "Cloud Run" else answer.message.rstrip(".") or "no reason given"
+    return f"{sender} returned {answer.status}: {said}. {_FIXES.get((sender, answer.status), '')}".rstrip()

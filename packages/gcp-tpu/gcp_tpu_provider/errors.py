@@ -70,8 +70,4 @@ class ConflictError(CannotWaitError):
 
 
 class LostError(CannotWaitError):
-    """Google took the capacity back before its run ended. `answer` says what is left of it, for the table of zones."""
-
-    def __init__(self, answer: str) -> None:
-        super().__init__(f"{answer} Google reclaimed the capacity. Run `pulumi up --refresh` to replace it.")
-        self.answer = answer
+    """Google took the capacity back before its run ended. The text says what is left of it."""

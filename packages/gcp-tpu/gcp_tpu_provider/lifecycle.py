@@ -39,7 +39,7 @@ class ReadResult:
 async def create(operation: ResourceOperation) -> None:
     """Request capacity and wait as `waitFor` requires. `operation.record` then holds the resource."""
     resource = await capacity.acquire(operation, operation.desired.zones)
-    await _finish_somewhere(operation, resource, {})
+    await _finish_somewhere(operation, resource, {}, is_new=True)
 
 
 async def update(operation: ResourceOperation, state: Mapping[str, Any], old_inputs: Mapping[str, Any]) -> None:
@@ -48,7 +48,8 @@ async def update(operation: ResourceOperation, state: Mapping[str, Any], old_inp
     if record is None:
         raise TpuProviderError("The state does not name the queued resource. Run `pulumi refresh`.")
     operation.record = record
-    operation.committed = record.state != ACTIVE
+    was_active = record.state == ACTIVE
+    operation.committed = not was_active
     found = await operation.api.find_queued_resource(record.name)
     if found is not None:
         operation.require_recorded(found, record)
@@ -63,8 +64,7 @@ async def update(operation: ResourceOperation, state: Mapping[str, Any], old_inp
         resource = await _resume(operation, found)
         if resource.state == ACTIVE:  # a request that was given up can be granted later, in a zone that no state names
             await capacity.remove_elsewhere(operation, {**operation.tried, **dict.fromkeys(operation.desired.zones)})
-        served = record.state == ACTIVE
-        await (_finish if served else _finish_somewhere)(operation, resource, old_inputs)
+        await _finish_somewhere(operation, resource, old_inputs, is_new=not was_active)
     finally:
         operation.record = (
             operation.record or record
@@ -89,15 +89,18 @@ async def _resume(operation: ResourceOperation, found: QueuedResourceInfo | None
 
 
 async def _finish_somewhere(
-    operation: ResourceOperation, resource: QueuedResourceInfo, old_inputs: Mapping[str, Any]
+    operation: ResourceOperation, resource: QueuedResourceInfo, old_inputs: Mapping[str, Any], *, is_new: bool
 ) -> None:
-    """Finish new capacity. What Google takes back meanwhile counts as a refusal of its zone: the next one is requested, within the same waits."""
+    """Finish capacity. If Google takes back what is new, its zone counts as refused: the next one is requested, within the same waits."""
     lost: list[capacity.Refused] = []
     while True:
         try:
             return await _finish(operation, resource, old_inputs)
         except LostError as error:
-            answer = f"granted, then lost: {error.answer}"
+            if not is_new:
+                text = f"{error} Google reclaimed the capacity. Run `pulumi up --refresh` to replace it."
+                raise CannotWaitError(text) from None
+            answer = f"granted, then lost: {error}"
         await operation.report_progress(f"{resource.zone}: {answer}")
         await capacity.remove(operation)
         lost.append(capacity.Refused(resource.zone, answer, operation.form.model if operation.form else ""))

@@ -34,14 +34,14 @@ def front(status):
 @pytest.mark.parametrize(
     ("found", "sender", "named", "unnamed"),
     [
-        (front(404), "front", "ingress", "/v1"),
-        (front(403), "front", "cloudRun.invokers", API_KEY_VARIABLE),
-        (front(401), "front", "cloudRun.invokers", API_KEY_VARIABLE),
-        (answer(404, {"detail": "Not Found"}, THROUGH_FRONT), "server", "/v1", "ingress"),
-        (answer(401, {"error": "Unauthorized"}, THROUGH_FRONT), "server", API_KEY_VARIABLE, "invokers"),
-        (answer(404, {"error": {"message": "The model `x` does not exist.", "type": "NotFoundError"}}, JSON), "server", "The model", "ingress"),
-        (answer(403, GOOGLE, JSON), "api", "Google returned 403", "invokers"),
-        (answer(404, b"<html><h1>404 Not Found</h1>nginx</html>", {"content-type": "text/html"}), "other", "404", "ingress"),
+        (front(404), "Cloud Run", "ingress", "/v1"),
+        (front(403), "Cloud Run", "cloudRun.invokers", API_KEY_VARIABLE),
+        (front(401), "Cloud Run", "cloudRun.invokers", API_KEY_VARIABLE),
+        (answer(404, {"detail": "Not Found"}, THROUGH_FRONT), "The server", "/v1", "ingress"),
+        (answer(401, {"error": "Unauthorized"}, THROUGH_FRONT), "The server", API_KEY_VARIABLE, "invokers"),
+        (answer(404, {"error": {"message": "The model `x` does not exist.", "type": "NotFoundError"}}, JSON), "The server", "The model", "ingress"),
+        (answer(403, GOOGLE, JSON), "Google", "Google returned 403", "invokers"),
+        (answer(404, b"<html><h1>404 Not Found</h1>nginx</html>", {"content-type": "text/html"}), "The address", "404", "ingress"),
     ],
 )  # fmt: skip
 def test_a_cause_is_named_only_for_the_sender_that_the_body_proves(found, sender, named, unnamed):
@@ -49,7 +49,7 @@ def test_a_cause_is_named_only_for_the_sender_that_the_body_proves(found, sender
     text = explain_refusal(found)
     assert named in text
     assert unnamed not in text
-    assert "<html" not in text or sender == "other"
+    assert "<html" not in text or sender == "The address"
 
 
 def test_our_proxy_is_told_from_the_server():
@@ -57,5 +57,5 @@ def test_our_proxy_is_told_from_the_server():
         return of(_error(HTTPStatus.UNAUTHORIZED, "send the key that `connect` printed as OPENAI_API_KEY"))
 
     found = asyncio.run(made())
-    assert sender_of(found) == "proxy"
+    assert sender_of(found) == "`gemma connect`"
     assert API_KEY_VARIABLE not in explain_refusal(found).replace("OPENAI_API_KEY", "")
