@@ -63,7 +63,7 @@ class TestModels:
 
     def test_are_fetched_with_the_token_before_the_old_server_is_stopped(self, serving: Serving, machine: Machine):
         version = "projects/p/secrets/s/versions/3"
-        machine.secrets[version] = f"{CANARY}\n".encode()
+        machine.secrets[version] = CANARY.encode()
         good = serving.good()
         wait = held(machine)
         other = serving.ask(**of_model(serving, "org/new"), secretEnv={"HF_TOKEN": version})

@@ -13,6 +13,7 @@ from gcp_tpu_provider.operation import PollTimer, ResourceOperation
 from gcp_tpu_provider.resource_record import owner_labels
 from gcp_tpu_provider.tpu_api import (
     ACTIVE,
+    DEAD,
     FAILED_PHASE,
     READY_PHASE,
     RESTORING_PHASE,
@@ -86,9 +87,8 @@ async def _ready_node(operation: ResourceOperation) -> NodeInfo:
             break
         await timer.pause()
     if node is None or not node.alive:
-        raise LostError(
-            f"{record.name} is {record.state}, but its node is {record.observed.get('nodeState') or 'missing'}."
-        )
+        answer = f"{record.name} is {record.state}, but its node is {record.observed.get('nodeState') or 'missing'}."
+        raise _lost(answer, by_google=node is not None)
     return node
 
 
@@ -248,13 +248,18 @@ def _timed_out(report: GuestReport | None, check: ReadyCheck, *, is_current: boo
     return f"{limit}. Phase: {phase}. Detail: {report.detail or 'none'}.{serves}{tries}"
 
 
+def _lost(answer: str, *, by_google: bool) -> CannotWaitError:
+    """Return the error about capacity that is gone. What a user may have deleted is not requested elsewhere."""
+    return LostError(answer) if by_google else CannotWaitError(f"{answer} Run `pulumi up --refresh` to replace it.")
+
+
 async def _require_alive(operation: ResourceOperation) -> None:
-    """Raise LostError if Google took the capacity back, and CannotWaitError after the end of its run."""
+    """Raise LostError if Google took the capacity back, and CannotWaitError if its run ended or somebody may have deleted it."""
     record = operation.owned_record()
     planned_end = record.observed.get("deadline")
     found = await operation.api.find_queued_resource(record.name)
     if found is None:
-        raise LostError(f"{record.name} is gone. {operation.api.lost}")
+        raise _lost(f"{record.name} is gone. {operation.api.lost}", by_google=False)
     record.observe(found)
     node = await operation.api.find_node(str(record.observed["nodeName"]))
     record.observe_node(node)
@@ -263,5 +268,6 @@ async def _require_alive(operation: ResourceOperation) -> None:
     record.observed |= {"deadline": planned_end}  # with it, `gemma status` knows that the run has ended
     answer = f"{record.name} is {found.state} and its node is {record.observed.get('nodeState') or 'gone'}."
     if isinstance(planned_end, str) and datetime.fromisoformat(planned_end) <= operation.now():
-        raise CannotWaitError(f"{answer} Its run has ended. Run `pulumi up --refresh` to replace it.")
-    raise LostError(answer)
+        raise _lost(f"{answer} Its run has ended.", by_google=False)
+    is_dead = found.state in DEAD or (found.state == ACTIVE and node is not None)
+    raise _lost(answer, by_google=is_dead and found.state_initiator != "USER")

@@ -550,7 +550,7 @@ def test_a_server_that_failed_is_said_with_the_setting_to_change_instead_of_its_
     assert cause.endswith(
         f"modelRevision to a commit of google/gemma-4-E2B-it (`gemma doctor {STACK}` prints the newest)."
     )
-    assert (line, last) == ("  Invalid rev id: abc (exit code 1)", end.replace("pulumi", "gemma"))
+    assert (line, last) == ("  Invalid rev id: abc (exit code 1)", end.replace("pulumi up", f"gemma up {STACK}"))
     assert "completely: see the error above. " in error
 
 

@@ -90,6 +90,8 @@ class FakeTpu:
     """Google's time. It does not advance until a test moves it."""
     created: int = 0
     requests: list[dict[str, str]] = field(default_factory=list)
+    initiator: str = "SERVICE"
+    """Who changed the state of a queued resource last, as Google reports it."""
     """Zone and provisioning model of each accepted request."""
 
     def now(self) -> datetime:
@@ -208,7 +210,7 @@ class FakeTpu:
             found.steps.clear()
         if found.state == "ACTIVE" and node not in self.nodes:
             self.boot(node, spec["node"], found.body)
-        state: dict[str, Any] = {"state": found.state, "stateInitiator": "SERVICE"}
+        state: dict[str, Any] = {"state": found.state, "stateInitiator": self.initiator}
         if found.state == "FAILED":
             state["failedData"] = {"error": {"code": 8, "message": found.why or "no capacity"}}
         if found.state == "SUSPENDED":

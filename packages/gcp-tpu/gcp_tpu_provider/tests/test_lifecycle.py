@@ -296,7 +296,7 @@ class TestReady:
         self, engine: FakeEngine, cloud: FakeTpu, *, was_accepted: bool
     ):
         """As after a refusal; also by the update that finishes an interrupted creation."""
-        cloud.scripts["us-east5-a"] = ("ACCEPTED", "ACTIVE", "SUSPENDED")
+        cloud.scripts["us-east5-a"] = ("ACCEPTED", *["ACTIVE"] * (6 if was_accepted else 1), "SUSPENDED")
         cloud.boots = lambda metadata: boots_after_the_first_zone(cloud, metadata)
         if was_accepted:
             engine.up(serving(waitFor="accepted"))
@@ -336,6 +336,35 @@ class TestReady:
         assert re.match(f"  us-east5-b  {said}", second)
         assert any(line.startswith("reclaimed: Google took the capacity back") for line in advice)
         assert cloud.queued == {}
+
+    @pytest.mark.parametrize("initiator", ["SERVICE", "USER"])
+    def test_what_a_user_ends_is_not_requested_in_the_next_zone(
+        self, engine: FakeEngine, cloud: FakeTpu, initiator: str
+    ):
+        """A teardown by the guard, or by another machine, deletes beside the `up` that waits."""
+        cloud.scripts["us-east5-a"] = ("ACTIVE", "SUSPENDED")
+        cloud.boots = lambda metadata: boots_after_the_first_zone(cloud, metadata)
+        cloud.initiator = initiator
+        if initiator == "USER":
+            with pytest.raises(Aborted, match=r"is SUSPENDED and its node is \w+\. Run `pulumi up --refresh`"):
+                engine.up(serving())
+        else:
+            engine.up(serving())
+        assert len(cloud.requests) == (1 if initiator == "USER" else 2)
+
+    def test_what_is_deleted_during_the_wait_is_not_requested_in_the_next_zone(
+        self, engine: FakeEngine, cloud: FakeTpu
+    ):
+        def delete(call: str) -> None:
+            if "uestAttributes" in call:
+                cloud.queued.clear()
+                cloud.nodes.clear()
+
+        cloud.boots = lambda _: [{"phase": "loading", "document-hash": sha(DOCUMENT)}]
+        cloud.on_call = delete
+        with pytest.raises(Aborted, match=r"is gone\..* Run `pulumi up --refresh` to replace it\."):
+            engine.up(serving())
+        assert len(cloud.requests) == 1
 
     @staticmethod
     def pass_some_time(engine: FakeEngine, call: str) -> None:
