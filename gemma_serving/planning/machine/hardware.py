@@ -153,7 +153,10 @@ def why_not_planned(name: str) -> str:
         return ""
     if family.usable_gib is not None:
         sizes = [size.name for size in family.sizes]
-        return f"{family.title} has no such size. Choose {'one of ' if len(sizes) > 1 else ''}{', '.join(sizes)}"
+        chips = name.rpartition("-")[2]
+        has_hosts = chips.isdecimal() and int(chips) > max(size.chips for size in family.sizes)
+        why = "sizes above one host, which this project does not serve" if has_hosts else "no such size"
+        return f"{family.title} has {why}. Choose {'one of ' if len(sizes) > 1 else ''}{', '.join(sizes)}"
     one = family.sizes[0]
     return (
         f"{family.title} is not supported: no public vLLM log shows its usable memory. Google offers it in "
