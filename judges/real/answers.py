@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from gemma_serving.contracts.fields import as_mapping
+from gemma_serving.planning.data.tables import data_file
 from gemma_serving.planning.planner import plan
 from gemma_serving.planning.settings.paths import with_changes
 from gemma_serving.scripts.smoke import checks_server
@@ -52,7 +53,6 @@ READ_IN: Final = (
     "gemma_serving/vm_agent/running_server.py",
 )
 """Files that name metrics. Those of the load tester and of `gemma smoke` are constants with the names of several releases."""
-FLAGS: Final = ROOT / "gemma_serving" / "planning" / "data" / "flags"
 _METRIC: Final = re.compile(r"(?:vllm:|http_requests_|process_start_time_)[a-z0-9_]+(?:\([a-z_|]+\)[a-z_]*)*")
 _HEADERS: Final = ("content-type", "allow")
 _NOT_ALWAYS: Final = frozenset({".choices[].delta.content"})
@@ -373,7 +373,7 @@ def compare_flags(home: RealHome, vllm: RealVllmHome) -> str:
     done = run([str(vllm.programs / "vllm"), "serve", "--help=all"], environment=OFFLINE, folder=home.results)
     assert done.returncode == 0, f"`vllm serve --help=all` ended with {done.returncode}"
     real = set(re.findall(r"(?<![\w-])--[a-z0-9][\w-]*", done.stdout))
-    older = {line.split()[0] for table in FLAGS.glob("*.json") for line in json.loads(table.read_text())["flags"]}
+    older = {line.split()[0] for line in data_file("flags.json")["flags"]}
     simulated = {
         flag
         for action in build_parser("vllm serve")._actions  # noqa: SLF001 - argparse has no other list
