@@ -15,10 +15,9 @@ from gemma_serving.planning.speed.residuals import BURST_REQUESTS, SMOKE_OUTPUT_
 from gemma_serving.stacks.loading import from_file
 from gemma_serving.stacks.planned import to_deployment
 from localcloud.vllm.arguments import Arguments, parse
-from localcloud.vllm.engine import timing
+from localcloud.vllm.boot import Start, plan
 from localcloud.vllm.settings import read
-from localcloud.vllm.speculation import Speculation
-from localcloud.vllm.startup import Start, plan
+from localcloud.vllm.slots import drafts_of, recorded_pace
 from tests.records import replace
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -74,21 +73,13 @@ class Served:
         """Return what the smoke checks of speed measure on an idle machine, by check."""
         assert start.model is not None
         arguments, together = self.arguments, BURST_REQUESTS
-        pace = timing(
-            start.model,
-            start.card,
-            tensor_parallel=arguments.tensor_parallel_size,
-            offload_gib=arguments.cpu_offload_gib,
-            speed=1,
-            ttft_s=None,
-            tpot_s=None,
-        )
-        proposals = Speculation(arguments.speculative_config) if arguments.speculative_config else None
-        burst_s = pace.ttft_s(0) + SMOKE_OUTPUT_TOKENS * pace.interval_s(together, proposals)
+        drafts = drafts_of(arguments.speculative_config)
+        pace = recorded_pace(start.model, start.card, arguments.tensor_parallel_size, drafts=drafts)
+        burst_s = pace.ttft_s(0) + SMOKE_OUTPUT_TOKENS * pace.interval_s(together)
         return {
             "single stream": {
                 "ttft_s": pace.ttft_s(SMOKE_PROMPT_TOKENS),
-                "decode_tok_per_s": 1 / pace.interval_s(1, proposals),
+                "decode_tok_per_s": 1 / pace.interval_s(1),
             },
             "burst": {"burst_tok_per_s": together * SMOKE_OUTPUT_TOKENS / burst_s},
         }

@@ -30,9 +30,9 @@ def served():
     """The names of series and the bounds of TTFT that the simulated server serves after one request of each kind."""
     metrics = Metrics("m", {"block_size": "16"}, max_model_len=4096, proposals=3)
     metrics.count_request("/v1/completions", "POST", 200, 0.1)
-    (engine,) = metrics.engines
-    for name in metrics.gauges.keys() - {"num_requests_waiting_by_reason"}:
-        engine.show(name, lambda: 1)
+    for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"):
+        metrics.show(name, lambda: 1)
+    metrics.show("num_requests_waiting_by_reason", lambda: 1, "capacity")
     lines = [line for line in metrics.text().splitlines() if not line.startswith("#")]
     bucket = re.compile(r'vllm:time_to_first_token_seconds_bucket\{.*le="([^"]+)"')
     return {re.split(r"[{ ]", line)[0] for line in lines}, {found[1] for line in lines if (found := bucket.match(line))}

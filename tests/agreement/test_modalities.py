@@ -23,11 +23,10 @@ from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.vllm_args import Modality, VllmOptions, vllm_arguments
 from gemma_serving.planning.settings.workload import Workload
 from localcloud.vllm.arguments import parse
+from localcloud.vllm.boot import plan as start_of
 from localcloud.vllm.media import check_items
-from localcloud.vllm.media_items import MediaItem
-from localcloud.vllm.protocol import RequestError
+from localcloud.vllm.requests import RequestError
 from localcloud.vllm.settings import read
-from localcloud.vllm.startup import plan as start_of
 from tests.records import replace
 
 GPU, TPU = "H100", "v6e-8"
@@ -49,7 +48,7 @@ def server_takes(deployment: Deployment, modality: Modality) -> bool:
     start = start_of(arguments, read({"VLLM_SIM_ACCELERATOR": TPU if resolved.is_tpu else ""}))
     assert start.model is not None
     try:
-        check_items([MediaItem(kind=modality, tokens=9)], arguments, start.model)
+        check_items([modality], arguments, start.model)
     except RequestError:
         return False
     return not start.is_jax or modality == "image"

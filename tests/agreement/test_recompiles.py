@@ -12,8 +12,8 @@ from gemma_serving.contracts.serving_document import ServingDocument
 from gemma_serving.planning.planner import plan_of
 from gemma_serving.planning.settings.vllm_args import OPTIONS, VllmOptions, vllm_arguments
 from localcloud.vllm.arguments import parse
+from localcloud.vllm.boot import plan as start_of
 from localcloud.vllm.settings import read
-from localcloud.vllm.startup import plan as start_of
 from tests.agreement.simulated_stacks import served
 from tests.records import replace
 

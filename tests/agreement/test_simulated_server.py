@@ -16,7 +16,7 @@ from gemma_serving.planning.settings.paths import with_changes
 from gemma_serving.planning.speed.residuals import BURST_REQUESTS, smoke_figures
 from gemma_serving.stacks.planned import to_deployment
 from localcloud.vllm import recorded
-from localcloud.vllm.startup import Start
+from localcloud.vllm.boot import Start
 from tests.agreement.simulated_stacks import ROOT, STACKS, Served, served, served_as, settings_of
 from tests.planning.corpus.measured import load
 from tests.records import replace

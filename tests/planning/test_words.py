@@ -29,9 +29,9 @@ from gemma_serving.scripts.plan.question import Question, deployment_from, setti
 from gemma_serving.scripts.plan.set_option import option_value, parse_set, set_keys
 from gemma_serving.stacks.loading import SettingsError
 from gemma_serving.stacks.schema import blocks
-from localcloud.vllm import startup
+from localcloud.vllm import boot as startup
 from localcloud.vllm.arguments import ArgumentError, known_words, parse
-from localcloud.vllm.memory import EngineStartError
+from localcloud.vllm.refusals import EngineStartError
 from localcloud.vllm.settings import read
 from tests.records import replace
 

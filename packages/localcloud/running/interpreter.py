@@ -20,3 +20,8 @@ def command(module: str, *arguments: str) -> list[str]:
 def simulator_variables() -> dict[str, str]:
     """Return the simulator's variables that every server inherits from the local cloud, unless its container sets them."""
     return {name: os.environ[name] for name in _SIMULATOR if name in os.environ}
+
+
+def planted(faults: str) -> dict[str, str]:
+    """Return the variable of a server with a scenario's faults; none if it has none."""
+    return {"VLLM_SIM_FAULTS": faults} if faults else {}

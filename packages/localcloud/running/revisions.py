@@ -100,6 +100,7 @@ class SimulatedRevisions:
         may: May = lambda _bucket, _account, _permission: True,
         version_of: VersionOf = lambda _: "",
         driver_of: DriverOf = lambda _: None,
+        faults: Callable[[], str] = str,
         google: GoogleAccess | None = None,
     ) -> None:
         """Keep the logs in `state`/logs: one file per revision, without the values of its secrets. Cloud Logging receives them unchanged."""
@@ -112,6 +113,7 @@ class SimulatedRevisions:
         self._may = may
         self._version_of = version_of
         self._driver_of = driver_of
+        self._faults = faults
         self._google = google
         self._instances: dict[str, _Instance] = {}
 
@@ -191,6 +193,7 @@ class SimulatedRevisions:
             ),
             "VLLM_SIM_LIFELINE": "stdin",
             "VLLM_SIM_HUB": self._hub(revision),
+            **interpreter.planted(self._faults()),
         }
         return _Instance(
             spec=revision,

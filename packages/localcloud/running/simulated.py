@@ -1,8 +1,10 @@
 """Runtimes of the local cloud: simulated vLLM servers for revisions, fronts that check invokers, machines that run their startup script."""
 
 import base64
+import json
 import re
 from collections.abc import Mapping
+from dataclasses import asdict
 
 from localcloud.rest.errors import CloudError
 from localcloud.running.fronts import Fronts
@@ -64,6 +66,11 @@ def simulated_runtimes(cloud: Cloud) -> Runtimes:
         """Return the branch of a GPU's driver in this scenario."""
         return cloud.scenario.run.gpu_drivers.get(gpu)
 
+    def faults() -> str:
+        """Return the scenario's faults of model servers, as a variable of a server has them; empty without one."""
+        found = [asdict(one) for one in cloud.scenario.model_server_faults]
+        return json.dumps(found) if found else ""
+
     google = GoogleAccess(
         base_url=cloud.base_url, access_token=cloud.tokens.issue_access_token, id_token=cloud.tokens.issue_id_token
     )
@@ -76,6 +83,7 @@ def simulated_runtimes(cloud: Cloud) -> Runtimes:
         may=may,
         version_of=version_of,
         driver_of=driver_of,
+        faults=faults,
         google=google,
     )
     fronts = Fronts(authorize=authorizer(cloud), limits=revisions.limits, ready=revisions.ready)
@@ -86,6 +94,7 @@ def simulated_runtimes(cloud: Cloud) -> Runtimes:
         access_token=google.access_token,
         id_token=google.id_token,
         of_process=cloud.timeline.of_process,
+        faults=faults,
     )
     return Runtimes(revisions=revisions, fronts=fronts, machines=machines)
 

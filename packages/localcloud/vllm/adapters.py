@@ -12,7 +12,7 @@ from typing import Final
 from localcloud.json_values import as_object
 from localcloud.vllm import hub
 from localcloud.vllm.arguments import Arguments
-from localcloud.vllm.memory import EngineStartError
+from localcloud.vllm.refusals import EngineStartError, refused, words
 from localcloud.vllm.settings import RuntimeEnvironment
 
 _CONFIG: Final = "adapter_config.json"
@@ -46,24 +46,19 @@ def load(arguments: Arguments, environment: RuntimeEnvironment, *, is_jax: bool 
     """
     for adapter in adapters_of(arguments.lora_modules):
         if not arguments.enable_lora:
-            return _failed_call("LoRA is not enabled. Use --enable-lora to enable LoRA.")
+            return _failed_call("adapter_disabled")
         rank = _rank(adapter.path, environment)
         if rank is None:
-            failed = f"Loading lora {adapter.name} failed: No adapter found for"
-            return EngineStartError(
-                f"vllm.exceptions.LoRAAdapterNotFoundError: {failed} {adapter.path}\nValueError: {failed} <path>"
-            )
+            return refused("adapter_absent", name=adapter.name, path=adapter.path)
         if rank > arguments.max_lora_rank:
-            return _failed_call(f"LoRA rank {rank} is greater than max_lora_rank {arguments.max_lora_rank}.")
+            return _failed_call("adapter_rank", rank=rank, most=arguments.max_lora_rank)
         if is_jax:
-            return _failed_call("'NoneType' object has no attribute 'add_adapter'")
+            return _failed_call("adapter_jax")
     return None
 
 
-def _failed_call(reason: str) -> EngineStartError:
-    return EngineStartError(
-        f"ValueError: Call to add_lora method failed: Worker failed with error '{reason}', please check the stack trace above for the root cause"
-    )
+def _failed_call(name: str, /, **values: object) -> EngineStartError:
+    return refused("adapter_call", reason=words(name, **values))
 
 
 def _rank(path: str, environment: RuntimeEnvironment) -> int | None:

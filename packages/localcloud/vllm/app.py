@@ -1,4 +1,4 @@
-"""vLLM's HTTP endpoints on the simulated engine."""
+"""vLLM's HTTP endpoints on the slots of a simulated server."""
 
 import asyncio
 import hmac
@@ -7,32 +7,24 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from ipaddress import ip_address
+from http import HTTPStatus
 from typing import Any, Final, cast
 
 from aiohttp import web
 
-from localcloud.callers import foreign_host, other_user, web_page_header
 from localcloud.json_values import as_list, as_object, filled
-from localcloud.vllm import VERSION, agent_apis, tokens
+from localcloud.vllm import tokens
 from localcloud.vllm.adapters import adapters_of
+from localcloud.vllm.answers import Completion, NoAnswerError, completion
 from localcloud.vllm.arguments import Arguments
-from localcloud.vllm.engine import EngineGroup, Sequence
-from localcloud.vllm.faults import (
-    FaultError,
-    InjectedFaults,
-    RequestFaults,
-    broken_body,
-    broken_request,
-)
-from localcloud.vllm.generation import Abilities, Completion, answer
+from localcloud.vllm.faults import ModelServerFault, PlantedFaults
 from localcloud.vllm.media import ENGINE_DEAD, NO_EMBEDDINGS, MediaRules, check_items, read_media
-from localcloud.vllm.memory import KvCacheSize
 from localcloud.vllm.metrics import Metrics
 from localcloud.vllm.middleware import Middleware, cors_headers, is_preflight, preflight
-from localcloud.vllm.protocol import (
+from localcloud.vllm.recorded import Model
+from localcloud.vllm.replies import AGENT_PATHS, FORMS, Reply, agent_chat, agent_reply, as_events
+from localcloud.vllm.requests import (
     Malformed,
     Request,
     RequestError,
@@ -42,17 +34,15 @@ from localcloud.vllm.protocol import (
     read_chat,
     refuse_more_choices,
 )
-from localcloud.vllm.recorded import Model
-from localcloud.vllm.stream import FORMS, StreamReply, WholeReply, as_events
+from localcloud.vllm.slots import Job, Slots
 
 _GUARDED: Final = ("/v1", "/v2", "/inference")
-_SIMULATOR: Final = "/_sim/"
-"""Prefix of the simulator's own paths, which no vLLM option affects."""
 _ORIGINS: Final = "allowed-origins"
 _MAX_BODY_BYTES: Final = 64 * 2**20
-_CRASH_STATUS: Final = 139
 _DISCONNECTED_STATUS: Final = 200
 _FAILED_STATUS: Final = 500
+_FAULT: Final = "planted-fault"
+_FOREVER_S: Final = 86_400.0
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -62,10 +52,11 @@ class Parts:
     """The parts of the application."""
 
     arguments: Arguments
-    capacity: KvCacheSize
-    engines: EngineGroup
+    max_model_len: int
+    version: str
+    slots: Slots
     metrics: Metrics
-    faults: InjectedFaults
+    faults: PlantedFaults
     api_keys: tuple[str, ...]
     created: int
     middleware: Middleware
@@ -99,9 +90,7 @@ def make_app(parts: Parts) -> web.Application:
             web.post("/invocations", server.invocations),
             web.post("/tokenize", server.tokenize),
             web.post("/detokenize", server.detokenize),
-            *(web.post(path, server.chat) for path in agent_apis.PATHS),
-            web.get("/_sim/faults", server.get_faults),
-            web.post("/_sim/faults", server.set_faults),
+            *(web.post(path, server.chat) for path in AGENT_PATHS),
         ]
     )
     if parts.is_developer:
@@ -147,34 +136,29 @@ class _VllmApi:
         self._parts = parts
         arguments = parts.arguments
         self._adapters = adapters_of(arguments.lora_modules)
-        self._abilities = Abilities(
-            auto_tools=arguments.enable_auto_tool_choice,
-            reasoning=arguments.reasoning_parser is not None,
-            template_kwargs=arguments.default_chat_template_kwargs,
-            seed=arguments.seed,
-            adapters=frozenset(adapter.name for adapter in self._adapters),
-        )
         self._arrivals = 0
         self._base = arguments.served_model_names[0]
         self._aliases = (*arguments.served_model_names, *(adapter.name for adapter in self._adapters))
         self._names = frozenset(self._aliases)
+        self._adapter_names = frozenset(adapter.name for adapter in self._adapters)
         self._soft_tokens = arguments.soft_tokens
-        self._most_choices = parts.most_choices
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
         """Call the middleware, check the API key for the paths that vLLM protects, apply CORS, and write errors in vLLM's format."""
-        if not request.path.startswith(_SIMULATOR):
-            refusal = await self._parts.middleware.answer(request)
-            if refusal is not None:
-                return refusal
+        refusal = await self._parts.middleware.answer(request)
+        if refusal is not None:
+            return refusal
         if request.method != "OPTIONS" and request.path.startswith(_GUARDED) and not self._has_key(request):
             return web.json_response({"error": "Unauthorized"}, status=401)
         if is_preflight(request):
             return preflight(request, self._parts.arguments.allowed_origins)
         request[_ORIGINS] = self._parts.arguments.allowed_origins
-        if request.path.startswith(_SIMULATOR):
-            return await _answered(request, handler)
+        request[_FAULT] = fault = self._parts.faults.of(request.path)
+        if fault is not None and fault.status is not None:
+            return _planted(fault)
+        if fault is not None and fault.silent:
+            await asyncio.sleep(_FOREVER_S)
         return await self._counted(request, handler)
 
     async def _counted(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
@@ -213,7 +197,7 @@ class _VllmApi:
         return web.json_response({})
 
     async def version(self, _: web.Request) -> web.Response:
-        return web.json_response({"version": VERSION})
+        return web.json_response({"version": self._parts.version})
 
     async def load(self, _: web.Request) -> web.Response:
         """Return the load that vLLM counts only with a flag."""
@@ -227,7 +211,7 @@ class _VllmApi:
 
     async def models(self, _: web.Request) -> web.Response:
         parts = self._parts
-        length = parts.capacity.max_model_len
+        length = parts.max_model_len
         rows: list[tuple[str, str, str | None, int | None]] = [
             *((name, parts.arguments.model, None, length) for name in parts.arguments.served_model_names),
             *((adapter.name, adapter.path, self._base, None) for adapter in self._adapters),
@@ -242,7 +226,7 @@ class _VllmApi:
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         body = await _body(request)
-        chat = agent_apis.as_chat(as_object(body)) if request.path in agent_apis.PATHS else body
+        chat = agent_chat(as_object(body)) if request.path in AGENT_PATHS else body
         return await self._complete(request, chat, is_chat=True)
 
     async def completions(self, request: web.Request) -> web.StreamResponse:
@@ -264,7 +248,7 @@ class _VllmApi:
             prompt = Malformed("body.prompt", "missing", "Field required", body)
             chat = Malformed("body.messages", "missing", "Field required", body)
             raise malformed(prompt, chat)
-        length = self._parts.capacity.max_model_len
+        length = self._parts.max_model_len
         return web.json_response({"count": len(ids), "max_model_len": length, "tokens": ids, "token_strs": None})
 
     async def detokenize(self, request: web.Request) -> web.Response:
@@ -277,21 +261,6 @@ class _VllmApi:
         except ValueError as error:
             raise RequestError(str(error)) from error
 
-    async def get_faults(self, request: web.Request) -> web.Response:
-        _loopback_only(request)
-        return web.json_response({"faults": self._parts.faults.listed()})
-
-    async def set_faults(self, request: web.Request) -> web.Response:
-        _loopback_only(request)
-        faults = as_object(await _body(request)).get("faults")
-        if not isinstance(faults, list):
-            raise RequestError('The body must be {"faults": [...]}.', param="faults")
-        try:
-            self._parts.faults.replace(as_list(cast("object", faults)))
-        except FaultError as error:
-            raise RequestError(f"{error}.", param="faults") from error
-        return web.json_response({"faults": self._parts.faults.listed()})
-
     def _check_model(self, model: str | None) -> None:
         if model is not None and model not in self._names:
             message = f"The model `{model}` does not exist. Valid aliases: {', '.join(self._aliases)}."
@@ -299,137 +268,128 @@ class _VllmApi:
 
     async def _complete(self, request: web.Request, body: Any, *, is_chat: bool) -> web.StreamResponse:  # noqa: ANN401
         arrived_at = asyncio.get_running_loop().time()
-        faults = self._parts.faults.inject()
-        if faults.crash:
-            os._exit(_CRASH_STATUS)
-        if faults.status is not None:
-            return _fault_response(faults)
-        broken = faults.broken
-        if broken and is_chat and isinstance(body, dict):
-            body = broken_body(as_object(cast("object", body)), broken)
-        refuse_more_choices(body, self._most_choices)
+        parts, fault = self._parts, request.get(_FAULT)
+        if isinstance(fault, ModelServerFault) and isinstance(body, dict):
+            body = fault.request(as_object(cast("object", body)))
+        refuse_more_choices(body, parts.most_choices)
         parsed = parse(body, is_chat=is_chat, soft_tokens=self._soft_tokens)
-        if "serves_any_model" not in broken:
-            self._check_model(parsed.model)
-        self._check_media(parsed, broken)
+        self._check_model(parsed.model)
+        check_items(parsed.media, parts.arguments, parts.model)
         if is_chat:
-            await read_media(as_object(body), self._parts.media)
-        most = check_length(parsed, self._parts.capacity.max_model_len)
+            await read_media(as_object(body), parts.media)
+        if parts.is_jax and set(parsed.media) & {"audio", "video"}:
+            self._end_of_engine()
+        most = check_length(parsed, parts.max_model_len)
         self._check_queue()
-        if self._parts.is_jax and any(item.kind != "image" for item in parsed.media):
-            print(NO_EMBEDDINGS, file=sys.stderr, flush=True)
-            signal.raise_signal(signal.SIGTERM)  # the server ends with its engine
-            raise RequestError(ENGINE_DEAD, status=500, kind="InternalServerError")
-        self._arrivals += 1
-        made = answer(broken_request(parsed, broken), self._abilities, most=most, arrival=self._arrivals)
-        call = _ReceivedRequest(
-            request=request,
-            parsed=parsed,
-            made=made,
-            model=self._base if parsed.model is None or "answers_as_base" in broken else parsed.model,
-            faults=faults,
-            most=most,
+        made = self._answer(parsed, most)
+        reply = Reply(
+            request=parsed,
+            answer=made,
+            model=self._base if parsed.model is None else parsed.model,
+            shows_cached=parts.arguments.enable_prompt_tokens_details,
+            forces_usage=parts.arguments.enable_force_include_usage,
+        )
+        job = Job(
+            prompt=parsed.prompt,
+            length=len(made.texts),
+            max_tokens=most,
+            finish_reason="stop" if made.finish_reason == "tool_calls" else made.finish_reason,
             arrived_at=arrived_at,
         )
-        is_at_once = request.path in agent_apis.PATHS or bool(faults.answers)
-        streams = parsed.stream and not is_at_once
-        return await (self._stream(call) if streams else self._whole(call))
+        is_at_once = request.path in AGENT_PATHS or (fault is not None and fault.broken)
+        if parsed.stream and not is_at_once:
+            return await self._stream(request, reply, job, fault)
+        return await self._whole(request, reply, job, fault)
 
-    def _check_media(self, parsed: Request, broken: AbstractSet[str]) -> None:
-        if "no_audio_extra" in broken and any(item.kind == "audio" for item in parsed.media):
-            # vLLM's placeholder of a missing package (utils/import_utils.py).
-            raise RequestError("Please install vllm[audio] for audio support", status=500, kind="InternalServerError")
-        if "no_media_limits" not in broken:
-            check_items(parsed.media, self._parts.arguments, self._parts.model)
+    @staticmethod
+    def _end_of_engine() -> None:
+        """End the engine of a JAX model as a sound or a video does, and with it the server."""
+        print(f"Traceback (most recent call last):\n  ...\n{NO_EMBEDDINGS}", file=sys.stderr, flush=True)
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise RequestError(ENGINE_DEAD, status=500, kind="InternalServerError")
+
+    def _answer(self, parsed: Request, most: int) -> Completion:
+        """Return the planned answer. Free sentences vary with each request above temperature 0, and with the adapter."""
+        arguments = self._parts.arguments
+        self._arrivals += 1
+        fixed = parsed.seed if parsed.temperature == 0 or parsed.seed is not None else self._arrivals
+        if parsed.tool_choice == "auto" and not arguments.enable_auto_tool_choice:
+            words = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
+            raise RequestError(words, param="tool_choice")
+        thinks = {**arguments.default_chat_template_kwargs, **parsed.template_kwargs}.get("enable_thinking") is True
+        adapter = parsed.model if parsed.model in self._adapter_names else ""
+        try:
+            return completion(
+                parsed,
+                most=most,
+                seed=f"{adapter}{arguments.seed if fixed is None else fixed}",
+                thinks=thinks,
+                splits_reasoning=arguments.reasoning_parser is not None,
+            )
+        except NoAnswerError as error:
+            words = "The simulated server has no answer of this form to this prompt. localcloud/vllm/data/answers.toml lists those that it has."
+            raise RequestError(words, param=str(error)) from error
 
     def _check_queue(self) -> None:
         limit = self._parts.arguments.max_queued_requests
-        if limit is not None and self._parts.engines.requests >= limit:
+        if limit is not None and self._parts.slots.requests >= limit:
             raise RequestError(
                 "The server is overloaded: too many requests are in flight. Please retry later.",
                 status=503,
                 kind="ServiceUnavailableError",
             )
 
-    async def _whole(self, call: "_ReceivedRequest") -> web.StreamResponse:
-        details = self._parts.arguments.enable_prompt_tokens_details
-        reply = WholeReply(
-            request=call.parsed, answer=call.made, model=call.model, faults=call.faults, cached_details=details
-        )
-        reply.sequence = call.sequence(reply)
-        await self._run(reply.sequence, reply.finished)
-        if reply.reset and call.request.transport is not None:
-            call.request.transport.abort()
+    async def _whole(
+        self, request: web.Request, reply: Reply, job: Job, fault: ModelServerFault | None
+    ) -> web.StreamResponse:
+        async for emitted in self._parts.slots.run(job):
+            if fault is not None and fault.cut is not None and emitted >= fault.cut and request.path not in AGENT_PATHS:
+                _cut_off(request)
+        if job.is_ended:
+            reply.answer = reply.answer.ended(job.emitted)
+        reply.cached, is_stream = job.cached, reply.request.stream
         body = reply.body()
-        if call.parsed.is_chat:
-            body["choices"] = [call.faults.broken_choice(body["choices"][0], is_stream=call.parsed.stream)]
-        if call.request.path in agent_apis.PATHS:
-            return agent_apis.reply(call.request.path, body, call.faults.broken, stream=call.parsed.stream)
-        if call.parsed.stream:
-            return web.Response(text=as_events(body), content_type="text/event-stream", charset="utf-8")
-        return web.json_response(body)
+        if fault is not None and reply.request.is_chat:
+            body["choices"] = [fault.answer(body["choices"][0], is_stream=is_stream)]
+        if request.path in AGENT_PATHS:
+            whole, events = agent_reply(request.path, body)
+            kept = events if fault is None or fault.cut is None else events[: fault.cut]
+            return _events("".join(kept)) if is_stream else web.json_response(whole)
+        return _events(as_events(body)) if is_stream else web.json_response(body)
 
-    async def _stream(self, call: "_ReceivedRequest") -> web.StreamResponse:
-        arguments = self._parts.arguments
-        reply = StreamReply(
-            request=call.parsed,
-            answer=call.made,
-            model=call.model,
-            faults=call.faults,
-            cached_details=arguments.enable_prompt_tokens_details,
-            force_usage=arguments.enable_force_include_usage,
-        )
-        reply.sequence = call.sequence(reply)
+    async def _stream(
+        self, request: web.Request, reply: Reply, job: Job, fault: ModelServerFault | None
+    ) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
-        response.enable_chunked_encoding()
-        await response.prepare(call.request)
-        transport = call.request.transport
-        if transport is not None:
-            reply.attach(transport)
-            await self._run(reply.sequence, reply.finished)
+        await response.prepare(request)
+        start = 0
+        async for emitted in self._parts.slots.run(job):
+            if fault is not None and fault.cut is not None and emitted >= fault.cut:
+                _cut_off(request)
+            reply.cached = job.cached
+            await response.write(reply.events(start, emitted).encode())
+            start = emitted
+        if job.is_ended:
+            reply.answer = reply.answer.ended(job.emitted)
+        await response.write(reply.last_events().encode())
         return response
 
-    async def _run(self, sequence: Sequence, finished: asyncio.Event) -> None:
-        """Run a sequence until it is complete. If the client disconnects, the request is canceled and the sequence aborted."""
-        engine = self._parts.engines.submit(sequence)
-        try:
-            await finished.wait()
-        finally:
-            engine.abort(sequence)
+
+def _cut_off(request: web.Request) -> None:
+    """Cut the connection. The handler is canceled with it."""
+    if request.transport is not None:
+        request.transport.abort()
+    raise asyncio.CancelledError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ReceivedRequest:
-    """One request: its content, the planned completion, the maximum of tokens, the time of arrival."""
-
-    request: web.Request
-    parsed: Request
-    made: Completion
-    model: str
-    faults: RequestFaults
-    most: int
-    arrived_at: float
-
-    def sequence(self, reply: StreamReply | WholeReply) -> Sequence:
-        finish = self.made.finish_reason
-        return Sequence(
-            prompt=self.parsed.prompt,
-            length=len(self.made.texts),
-            max_tokens=self.most,
-            finish_reason="stop" if finish == "tool_calls" else finish,
-            sink=reply,
-            arrived_at=self.arrived_at,
-            stall=self.faults.stall,
-            proposes="proposes_nothing" not in self.faults.broken,
-        )
+def _events(text: str) -> web.Response:
+    return web.Response(text=text, content_type="text/event-stream", charset="utf-8")
 
 
-def _fault_response(faults: RequestFaults) -> web.Response:
-    status = faults.status or 503
-    words = {429: "Too Many Requests", 503: "Service Unavailable"}.get(status, "Injected fault")
-    error = RequestError(words, status=status, kind=words.replace(" ", ""))
-    headers = {} if faults.retry_after_s is None else {"Retry-After": f"{faults.retry_after_s:g}"}
-    return web.json_response(error.body(), status=status, headers=headers)
+def _planted(fault: ModelServerFault) -> web.Response:
+    status = fault.status or _FAILED_STATUS
+    error = RequestError(fault.message, status=status, kind=HTTPStatus(status).phrase.replace(" ", ""))
+    return web.json_response(error.body(), status=status)
 
 
 async def _body(request: web.Request) -> Any:  # noqa: ANN401 - any JSON value
@@ -443,16 +403,3 @@ async def _body(request: web.Request) -> Any:  # noqa: ANN401 - any JSON value
         raise malformed(wrong) from error
     except ValueError as error:
         raise RequestError("There was an error parsing the body") from error
-
-
-def _loopback_only(request: web.Request) -> None:
-    """Answer 404 to any caller that is not a front or a client of this machine's user, such as a web page or another user."""
-    if request.transport is None:
-        raise web.HTTPNotFound
-    client = request.transport.get_extra_info("peername")[:2]
-    server = request.transport.get_extra_info("sockname")[:2]
-    passed_on = not ip_address(client[0]).is_loopback or "X-Forwarded-For" in request.headers
-    if passed_on or web_page_header(request.headers) is not None or other_user(client, server):
-        raise web.HTTPNotFound
-    if foreign_host(request.headers.get("Host"), address=server[0], port=server[1]):
-        raise web.HTTPNotFound

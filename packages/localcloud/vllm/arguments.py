@@ -9,12 +9,14 @@ from functools import cache
 from typing import Any
 
 from localcloud.json_values import JsonObject, as_object, packaged
-from localcloud.vllm.media_items import DEFAULT_SOFT_TOKENS, SOFT_TOKENS
 
 _MULTIPLIERS = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
 _LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 _SERVE_PREFIXES: tuple[tuple[str, ...], ...] = (("vllm", "serve"), ("serve",))
 _API_SERVER = "vllm.entrypoints.openai.api_server"
+SOFT_TOKENS = (70, 140, 280, 560, 1120)
+"""Tokens of an image that a server or a request can choose."""
+DEFAULT_SOFT_TOKENS = 280
 
 
 class ArgumentError(Exception):

@@ -1,181 +1,142 @@
-"""Injected faults, set by the environment variable VLLM_SIM_FAULTS or by `POST /_sim/faults` from the loopback address.
+"""Planted faults of a model server: one list, in the scenario's `model_server_faults` or in the file that VLLM_SIM_FAULTS names.
 
-A fault is `{"kind": ..., "after": N, "times": N, ...}`: it affects `times` requests (default: all) after the first `after` requests.
+A fault hits the `nth` request of a path and the `count` - 1 after it, each with one effect:
 
-| kind | effect | further keys |
-| --- | --- | --- |
-| `crash` | the process exits immediately, without a response | |
-| `status` | an error response | `status` (429 or 503 or any other error), `retry_after_s` |
-| `stall` | the stream stops | `after_tokens`, `seconds` |
-| `reset` | the connection is reset | `after_tokens` |
-| `malformed` | one event of the stream is not JSON | `after_tokens` |
-| `no_usage` | usage is missing from the response | |
-
-A broken answer is drawn by `broken_answers` with the key `seed`, in each response or with `only_stream: 1` in streams; a broken feature has no
-further keys. `data/faults.json` has the source of each kind: a public report, a file of vLLM, or `ours`.
+- `status`: an error with this status (and `message`);
+- `cut`: the connection is cut after this many tokens, or events of `/v1/responses` and `/v1/messages`;
+- `silent`: no answer, until the client leaves;
+- `broken`: an answer with a fault of `broken_answers`, drawn with `seed`, or a request without a part (`LOST`).
 """
 
-from collections.abc import Iterable, Mapping
-from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from fnmatch import fnmatchcase
+from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from localcloud.json_values import as_list, as_object, packaged, strings
-from localcloud.vllm.broken_answers import Choice, broken
-from localcloud.vllm.media_items import KINDS
-from localcloud.vllm.protocol import Request
+from localcloud.json_values import JsonObject, as_list, as_object
+from localcloud.vllm.broken_answers import KINDS, Choice, broken
 
-_TABLES: Final = packaged("localcloud.vllm", "faults.json")
-BROKEN_FEATURES: Final[dict[str, str]] = {kind: row["effect"] for kind, row in _TABLES["broken"].items()}
-"""Kind -> effect."""
-_KEYS: Final[dict[str, frozenset[str]]] = {
-    kind: frozenset(strings(row, "keys")) for table in _TABLES.values() for kind, row in table.items()
-}
 _LONG: Final = 2000
 """Characters of a message from which it is cut."""
+_EFFECTS: Final = ("status", "cut", "silent", "broken")
 
 
-class FaultError(Exception):
+class FaultError(ValueError):
     """A fault is invalid. The message names the key, the value and the allowed values."""
 
 
-@dataclass(slots=True, kw_only=True)
-class _InjectedFault:
-    kind: str
-    after: int
-    times: int | None
-    options: Mapping[str, float]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelServerFault:
+    """One fault. `path` is a pattern, such as `/v1/*`; `only_stream`: only streamed answers break."""
 
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - the scenario has a list of these
 
-@dataclass(slots=True, kw_only=True)
-class RequestFaults:
-    """The faults of one request."""
-
-    crash: bool = False
+    path: str
+    nth: int = 1
+    count: int = 1
     status: int | None = None
-    retry_after_s: float | None = None
-    stall: tuple[int, float] | None = None
-    reset_after: int | None = None
-    malformed_after: int | None = None
-    no_usage: bool = False
-    answers: list[tuple[str, Mapping[str, float]]] = field(default_factory=list[tuple[str, Mapping[str, float]]])
-    """Kinds of broken answers, with their options."""
-    broken: set[str] = field(default_factory=set[str])
-    """Kinds of broken features."""
+    message: str = "planted"
+    cut: int | None = None
+    silent: bool = False
+    broken: str = ""
+    seed: int = 0
+    only_stream: bool = False
 
-    def broken_choice(self, choice: Choice, *, is_stream: bool) -> Choice:
+    def __post_init__(self) -> None:
+        """Raise FaultError if it has no effect, or an unknown one."""
+        given = [name for name in _EFFECTS if getattr(self, name) not in (None, False, "")]
+        if len(given) != 1:
+            raise FaultError(
+                f"a fault of {self.path} has {', '.join(given) or 'no effect'}, expected one of {', '.join(_EFFECTS)}"
+            )
+        if self.broken and self.broken not in {*KINDS, *LOST}:
+            raise FaultError(f"broken is {self.broken!r}, expected one of {', '.join((*KINDS, *LOST))}")
+        if self.nth < 1 or self.count < 1:
+            raise FaultError(f"nth is {self.nth} and count {self.count}, expected numbers of 1 or more")
+
+    def request(self, body: JsonObject) -> JsonObject:
+        """Return a request as the model gets it."""
+        return LOST[self.broken](body) if self.broken in LOST else body
+
+    def answer(self, choice: Choice, *, is_stream: bool) -> Choice:
         """Return a choice of a chat completion as the model writes it and the parsers of the server leave it."""
-        for kind, options in self.answers:
-            if is_stream or not options.get("only_stream"):
-                choice = broken(choice, kind, Random(options.get("seed", 0))) or choice  # noqa: S311 - no secret
-        return choice
+        if self.broken not in KINDS or (self.only_stream and not is_stream):
+            return choice
+        return broken(choice, self.broken, Random(self.seed)) or choice  # noqa: S311 - no secret
 
 
-class InjectedFaults:
-    """The active faults."""
+class PlantedFaults:
+    """The faults of one server. A list in a file is read again when the file changes, and the requests are counted from then on."""
 
-    def __init__(self, described: Iterable[Mapping[str, Any]] = ()) -> None:
-        self._faults: list[_InjectedFault] = []
-        self.replace(described)
+    def __init__(self, given: str) -> None:
+        """Take the value of VLLM_SIM_FAULTS: a JSON list, or the path of a file with one. Raises FaultError."""
+        self._file = None if not given or given.startswith("[") else Path(given)
+        self._faults = read_faults("" if self._file is not None else given)
+        self._written_at: int = 0
+        self._seen: Counter[str] = Counter()
 
-    def replace(self, described: Iterable[Mapping[str, Any]]) -> None:
-        """Replace all faults. Raises FaultError without changing anything."""
-        self._faults = [_read(item) for item in described]
+    def of(self, path: str) -> ModelServerFault | None:
+        """Count a request, and return its fault."""
+        if self._file is not None:
+            self._read_again(self._file)
+        self._seen[path] += 1
+        number = self._seen[path]
+        hit = (one for one in self._faults if fnmatchcase(path, one.path) and 0 <= number - one.nth < one.count)
+        return next(hit, None)
 
-    def listed(self) -> list[dict[str, Any]]:
-        """Return the faults that are still active."""
-        return [
-            {"kind": item.kind, "after": item.after, "times": item.times, **item.options}
-            for item in self._faults
-            if item.times != 0
-        ]
-
-    def inject(self) -> RequestFaults:
-        """Count one request and return the faults to inject into it."""
-        faults = RequestFaults()
-        for fault in self._faults:
-            if fault.after > 0:
-                fault.after -= 1
-                continue
-            if fault.times == 0:
-                continue
-            if fault.times is not None:
-                fault.times -= 1
-            _apply(fault, faults)
-        return faults
+    def _read_again(self, file: Path) -> None:
+        written_at = file.stat().st_mtime_ns if file.is_file() else 0
+        if written_at != self._written_at:
+            text = file.read_text(encoding="utf-8") if written_at else ""
+            self._written_at, self._faults, self._seen = written_at, read_faults(text), Counter()
 
 
-def _apply(fault: _InjectedFault, faults: RequestFaults) -> None:
-    options = fault.options
-    at = int(options.get("after_tokens", 1))
-    match fault.kind:
-        case "crash":
-            faults.crash = True
-        case "status":
-            faults.status = int(options.get("status", 503))
-            faults.retry_after_s = options.get("retry_after_s")
-        case "stall":
-            faults.stall = (at, options.get("seconds", 3600.0))
-        case "reset":
-            faults.reset_after = at
-        case "malformed":
-            faults.malformed_after = at
-        case "no_usage":
-            faults.no_usage = True
-        case kind if kind in BROKEN_FEATURES:
-            faults.broken.add(kind)
-        case kind:
-            faults.answers.append((kind, options))
+def read_faults(text: str) -> Sequence[ModelServerFault]:
+    """Read a JSON list of faults. Raises FaultError."""
+    try:
+        rows: object = json.loads(text or "[]")
+    except ValueError as error:
+        raise FaultError(f"VLLM_SIM_FAULTS is neither a file nor a JSON list: {error}") from error
+    known = {each.name for each in fields(ModelServerFault)}
+    found: list[ModelServerFault] = []
+    for row in map(as_object, as_list(rows)):
+        unknown = row.keys() - known
+        if unknown or "path" not in row:
+            raise FaultError(
+                f"a fault has the keys {', '.join(row) or '(none)'}, expected path and {', '.join(sorted(known - {'path'}))}"
+            )
+        found.append(ModelServerFault(**row))
+    return found
 
 
-def _read(given: object) -> _InjectedFault:
-    item = as_object(given)
-    kind = item.get("kind")
-    if kind not in _KEYS:
-        raise FaultError(f"each fault needs a kind, one of {', '.join(_KEYS)}; got {given!r}")
-    unknown = set(item) - {"kind", "after", "times"} - _KEYS[kind]
-    if unknown:
-        allowed = ", ".join(sorted({"after", "times", *_KEYS[kind]}))
-        raise FaultError(f"the fault {kind} has no key {min(unknown)!r}; its keys are {allowed}")
-    for key, value in item.items():
-        is_number = isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
-        if key != "kind" and value is not None and not is_number:
-            raise FaultError(f"{key} of the fault {kind} is {value!r}, expected a number of 0 or more")
-    status = item.get("status", 503)
-    if not 400 <= status <= 599:  # noqa: PLR2004 - HTTP's errors
-        raise FaultError(f"status of the fault is {status}, expected an error status from 400 to 599")
-    times = item.get("times")
-    return _InjectedFault(
-        kind=kind,
-        after=int(item.get("after", 0)),
-        times=None if times is None else int(times),
-        options={key: item[key] for key in _KEYS[kind] if item.get(key) is not None},
-    )
+def _messages(body: JsonObject, change: Callable[[JsonObject], JsonObject | None]) -> JsonObject:
+    """Return a chat whose messages are changed; one that is changed to None is dropped."""
+    changed = map(change, map(as_object, as_list(body.get("messages"))))
+    return {**body, "messages": [message for message in changed if message is not None]}
 
 
-def broken_body(body: Mapping[str, Any], kinds: AbstractSet[str]) -> Mapping[str, Any]:
-    """Return a chat request as the model gets it."""
-    messages = [as_object(message) for message in as_list(body.get("messages"))]
-    if "ignores_system" in kinds:
-        messages = [message for message in messages if message.get("role") not in {"system", "developer"}]
-    if "ignores_media" in kinds:
-        messages = [{**message, "content": _without_media(message.get("content"))} for message in messages]
-    if "cuts_prompts" in kinds:
-        messages = [{**message, "content": _cut(message.get("content"))} for message in messages]
-    return {**body, "messages": messages}
+def _without_media(message: JsonObject) -> JsonObject:
+    content: object = message.get("content")
+    kept = [part for part in as_list(content) if as_object(part).get("type") == "text"]
+    return {**message, "content": kept if isinstance(content, list) else content}
 
 
-def _without_media(content: object) -> object:
-    if not isinstance(content, list):
-        return content
-    return [part for part in as_list(content) if as_object(part).get("type") not in KINDS]  # pyright: ignore[reportUnknownArgumentType]
+def _cut(message: JsonObject) -> JsonObject:
+    content: Any = message.get("content")
+    return {
+        **message,
+        "content": content[len(content) // 2 :] if isinstance(content, str) and len(content) > _LONG else content,
+    }
 
 
-def _cut(content: object) -> object:
-    return content[len(content) // 2 :] if isinstance(content, str) and len(content) > _LONG else content
-
-
-def broken_request(request: Request, kinds: AbstractSet[str]) -> Request:
-    """Return a request as the model understands it."""
-    return replace(request, model=None) if kinds & {"answers_as_base", "ignores_adapters"} else request
+LOST: Final[Mapping[str, Callable[[JsonObject], JsonObject]]] = {
+    "lost_media": lambda body: _messages(body, _without_media),
+    "lost_system": lambda body: _messages(body, lambda message: None if message.get("role") == "system" else message),
+    "lost_half": lambda body: _messages(body, _cut),
+    "lost_model": lambda body: {name: value for name, value in body.items() if name != "model"},
+}
+"""Parts of a request that a server can lose: images, sounds and videos; the system message; half of a long message; the model's name."""

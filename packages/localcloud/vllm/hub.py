@@ -16,12 +16,12 @@ from urllib.parse import quote
 from localcloud.json_values import as_object
 from localcloud.vllm import parent_watch
 from localcloud.vllm.recorded import GIB, Model, constant, find_card, find_model
+from localcloud.vllm.refusals import hub_words
 from localcloud.vllm.settings import RuntimeEnvironment
 
 _FILES, _STEPS = 9, 5
 
 _LIMIT_S: Final = 30.0
-_HUB: Final = "https://huggingface.co"
 _GATED: Final = "GatedRepo"
 _REVISION: Final = "RevisionNotFound"
 
@@ -36,52 +36,21 @@ class Refusal:
     code: str = ""
     message: str = ""
 
-    @property
-    def is_absent(self) -> bool:
-        """Return whether the hub hides the repository from this caller."""
-        return self.status == HTTPStatus.NOT_FOUND or self.message == "Invalid username or password."
-
-    def of_server(self) -> str:
-        """Return vLLM's output (huggingface_hub, utils/_http.py; transformers, utils/hub.py)."""
-        api = f"{_HUB}/api/models/{self.model}"
-        if self.code == _GATED:
-            return (
-                f"huggingface_hub.errors.GatedRepoError: {self.status} Client Error. (Request ID: Root=simulated)\n\n"
-                f"Cannot access gated repo for url {_HUB}/{self.model}/resolve/main/config.json.\n{self.message}"
-            )
-        if self.code == _REVISION:
-            return (
-                f"huggingface_hub.errors.RevisionNotFoundError: {self.status} Client Error. (Request ID: Root=simulated)\n\n"
-                f"Revision Not Found for url: {api}/revision/{quote(self.revision, safe='')}.\n{self.message}"
-            )
-        if self.is_absent:
-            return (
-                f"huggingface_hub.errors.RepositoryNotFoundError: {self.status} Client Error. (Request ID: Root=simulated)\n\n"
-                f"Repository Not Found for url: {api}.\nPlease make sure you specified the correct `repo_id` and `repo_type`.\n"
-                "If you are trying to access a private or gated repo, make sure you are authenticated and your token has the required "
-                "permissions.\n"
-                f"OSError: {self.model} is not a local folder and is not a valid model identifier listed on '{_HUB}/models'"
-            )
-        if self.status:
-            reason = HTTPStatus(self.status).phrase
-            kind = "Client" if self.status < HTTPStatus.INTERNAL_SERVER_ERROR else "Server"
-            return f"huggingface_hub.errors.HfHubHTTPError: {self.status} {kind} Error: {reason} for url: {api}\n{self.message}"
-        return (
-            f"OSError: We couldn't connect to '{_HUB}' to load the files, and couldn't find them in the cached files."
+    def printed(self, client: str) -> str:
+        """Return what a client prints: vLLM (`server`), or `hf download` (`command`)."""
+        name = {_GATED: "gated", _REVISION: "revision"}.get(self.code, "other" if self.status else "unreachable")
+        if name == "other" and (self.status == HTTPStatus.NOT_FOUND or self.message == "Invalid username or password."):
+            name = "absent"  # the hub hides the repository from this caller
+        return hub_words(
+            client,
+            name,
+            model=self.model,
+            quoted=quote(self.revision, safe=""),
+            message=self.message,
+            status=self.status,
+            kind="Client" if self.status < HTTPStatus.INTERNAL_SERVER_ERROR else "Server",
+            reason=HTTPStatus(self.status).phrase if self.status else "",
         )
-
-    def of_command(self) -> str:
-        """Return the output of `hf download` (huggingface_hub, cli/_errors.py)."""
-        if self.code == _GATED:
-            return f"Error: Access denied. Model '{self.model}' requires approval."
-        if self.code == _REVISION:
-            return f"Error: Revision not found in model '{self.model}'."
-        if self.is_absent:
-            return (
-                f"Error: Model '{self.model}' not found.\nIf the repo is private, make sure you are authenticated and your token has the "
-                "required permissions."
-            )
-        return f"Error: {self.of_server().partition('Error: ')[2]}"
 
 
 def refusal(model: str, environment: RuntimeEnvironment, *, revision: str = "") -> Refusal | None:
@@ -158,7 +127,7 @@ def download(words: Sequence[str], environment: RuntimeEnvironment) -> int:
         # The simulator can only serve known models.
         refused = Refusal(model=given.model, status=404)
     if model is None or refused is not None:
-        print(refused.of_command() if refused is not None else "", file=sys.stderr)
+        print(refused.printed("command") if refused is not None else "", file=sys.stderr)
         return 1
     kept = cache_file(given.model, environment, given.revision or "")
     has = is_cached(given.model, environment, given.revision or "")

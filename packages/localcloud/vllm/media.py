@@ -1,8 +1,8 @@
-"""Media of a chat: which items and URLs the server reads, and which it rejects, with vLLM's messages.
+"""Images, sounds and videos of a chat: how many are allowed, and what is read of those that a request names by URL.
 
-vLLM reads every http(s) URL of a request from its own network and follows redirects, unless `--allowed-media-domains` names hosts and
-VLLM_MEDIA_URL_ALLOW_REDIRECTS is 0 (multimodal/media/connector.py, envs.py). This server only does so for addresses of this machine,
-which it never leaves. Any other host counts as read, except names that no DNS resolves.
+vLLM reads any host unless `--allowed-media-domains` is set, and follows redirects unless VLLM_MEDIA_URL_ALLOW_REDIRECTS is 0
+(multimodal/media/connector.py, envs.py). This server only reads addresses of this machine, which it never leaves. Any other host counts as
+read, except names that no DNS resolves.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,11 +15,10 @@ import aiohttp
 
 from localcloud.json_values import as_list, as_object
 from localcloud.vllm.arguments import Arguments
-from localcloud.vllm.media_items import KINDS, MediaItem
-from localcloud.vllm.protocol import RequestError
 from localcloud.vllm.recorded import Model
+from localcloud.vllm.requests import MEDIA, RequestError
 
-UNLIMITED: Final = 999
+_UNLIMITED: Final = 999
 """vLLM's limit of a modality that `--limit-mm-per-prompt` does not name."""
 _LIMIT_S: Final = 5.0
 """VLLM_IMAGE_FETCH_TIMEOUT."""
@@ -32,7 +31,6 @@ each item (tpu-inference 0.32.0, models/jax/gemma4_mm.py and models/jax/utils/mu
 in https://github.com/vllm-project/tpu-inference/issues/957 after a video for Qwen2.5-VL (vLLM, entrypoints/launcher.py, terminate_if_errored)."""
 ENGINE_DEAD: Final = "EngineCore encountered an issue. See stack trace (above) for the root cause."
 """Message of the requests that a dead engine had (vLLM, v1/engine/exceptions.py)."""
-_URL_PARTS: Final = frozenset(KINDS) - {"input_audio"}
 _HEARS: Final = ("E2B", "E4B", "12B", "tiny")
 """Beginnings of the names of models whose config.json has `audio_config`."""
 
@@ -46,25 +44,21 @@ class MediaRules:
     redirects: bool
 
 
-def check_items(items: Sequence[MediaItem], arguments: Arguments, model: Model) -> None:
-    """Reject more items than `--limit-mm-per-prompt` allows, and sounds for a model without `audio_config`. Raises RequestError."""
+def check_items(items: Sequence[str], arguments: Arguments, model: Model) -> None:
+    """Reject more items of a modality than `--limit-mm-per-prompt` allows, and sounds for a model without `audio_config`. Raises RequestError."""
     for kind in ("image", "audio", "video"):
-        count = sum(item.kind == kind for item in items)
+        count = items.count(kind)
         if kind == "audio" and count and not model.name.startswith(_HEARS):
             raise RequestError(
                 f"Audio input was provided but the model '{arguments.served_model_names[0]}' does not have an audio tower. "
                 "Audio inference is only supported for Gemma4 models that include an audio_config "
                 "(i.e., models that include an audio_config)."
             )
-        limit = 0 if arguments.language_model_only else _limit(arguments.limit_mm_per_prompt.get(kind, UNLIMITED))
+        given: object = arguments.limit_mm_per_prompt.get(kind, _UNLIMITED)
+        stated = as_object(given).get("count", given)
+        limit = 0 if arguments.language_model_only else stated if isinstance(stated, int) else _UNLIMITED
         if count > limit:
             raise RequestError(f"At most {limit} {kind}(s) may be provided in one prompt.", param=kind)
-
-
-def _limit(given: object) -> int:
-    """Return the limit of a modality, given as a number or as an object with `count`."""
-    stated = as_object(given).get("count", given)
-    return stated if isinstance(stated, int) else UNLIMITED
 
 
 async def read_media(body: Mapping[str, Any], rules: MediaRules) -> None:
@@ -77,7 +71,7 @@ def _urls(body: Mapping[str, Any]) -> Iterator[str]:
     for message in map(as_object, as_list(body.get("messages"))):
         for part in map(as_object, as_list(message.get("content"))):
             kind = str(part.get("type"))
-            if kind in _URL_PARTS:
+            if kind in MEDIA and kind != "input_audio":
                 yield str(as_object(part.get(kind)).get("url", ""))
 
 

@@ -1,7 +1,6 @@
 """vLLM's metrics under its names, labels and buckets. As in vLLM, prometheus-client counts and writes them."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import count
 from typing import Final
 
@@ -26,7 +25,7 @@ disable_created_metrics()
 
 
 class Metrics:
-    """The metrics page of a server: its HTTP requests, and its engines, which differ in the label `engine`.
+    """The metrics page of a server, by vLLM's names without `vllm:` and `_total`. Each replica states its memory; the first has the load of all.
 
     HTTP requests are counted by handler, method and class of status, as prometheus-fastapi-instrumentator does. Requests that a middleware
     or the API key refuses are not counted, because vLLM adds both outside the counter, and neither are probes.
@@ -39,31 +38,33 @@ class Metrics:
         *,
         max_model_len: int,
         proposals: int = 0,
-        engines: int = 1,
+        replicas: int = 1,
     ) -> None:
         """Create the page. `proposals`: tokens that speculative decoding proposes in each step, 0 without it."""
         self._registry = registry = CollectorRegistry()
-        counters: dict[str, list[str]] = {**_TABLES["counters"], **(_TABLES["speculation"] if proposals else {})}
+        self._labels = (model_name, "0")
         gauges: dict[str, list[str]] = _TABLES["gauges"]
+        counters: dict[str, list[str]] = {**_TABLES["counters"], **(_TABLES["speculation"] if proposals else {})}
         histograms: dict[str, list[str]] = _TABLES["histograms"]
-        buckets: dict[str, list[float]] = {**_TABLES["buckets"], "tokens": list(_token_buckets(max_model_len))}
-        self.gauges = {
+        self._gauges = {
             name: Gauge(f"vllm:{name}", text, (*_LABELS, *more), registry=registry)
             for name, (text, *more) in gauges.items()
         }
-        self.counters = {
+        self._counters = {
             name: Counter(f"vllm:{name}", text, (*_LABELS, *more), registry=registry)
             for name, (text, *more) in counters.items()
         }
-        self.histograms = {
+        buckets: dict[str, list[float]] = {**_TABLES["buckets"], "tokens": list(_token_buckets(max_model_len))}
+        self._histograms = {
             name: Histogram(f"vllm:{name}", text, _LABELS, buckets=buckets[kind], registry=registry)
             for name, (kind, text) in histograms.items()
         }
-        labels = sorted({*cache_config, "engine"})
-        config = Gauge("vllm:cache_config_info", _TABLES["cache_config"], labels, registry=registry)
-        for rank in range(engines):
+        config = Gauge(
+            "vllm:cache_config_info", _TABLES["cache_config"], sorted({*cache_config, "engine"}), registry=registry
+        )
+        for rank in range(replicas):
             config.labels(**{**cache_config, "engine": rank}).set(1)
-        if engines == 1:
+        if replicas == 1:
             # Several API servers share a registry without figures of a process (prometheus_client, multiprocess mode).
             ProcessCollector(registry=registry)
         handled = ("handler", "method")
@@ -71,9 +72,18 @@ class Metrics:
         self._durations = Histogram(
             "http_request_duration_seconds", _TABLES["durations"], handled, buckets=_DURATION_S, registry=registry
         )
-        self.engines = tuple(EngineMetrics(page=self, labels=(model_name, str(rank))) for rank in range(engines))
-        for engine in self.engines:
-            engine.create(proposals)
+        self._create(proposals)
+
+    def _create(self, proposals: int) -> None:
+        """Create the series that are on the page before the first request."""
+        for name in self._counters.keys() - {"request_success", _ACCEPTED}:
+            self.count(name, 0)
+        for reason in _FINISHED:
+            self.count("request_success", 0, reason)
+        for position in range(proposals):
+            self.count(_ACCEPTED, 0, str(position))
+        for family in self._histograms.values():
+            family.labels(*self._labels)
 
     def count_request(self, handler: str | None, method: str, status: int, duration_s: float) -> None:
         """Count a finished HTTP request. `handler` is the route's path, None if no route matches."""
@@ -83,52 +93,33 @@ class Metrics:
         self._requests.labels(name, method, f"{status // 100}xx").inc()
         self._durations.labels(name, method).observe(duration_s)
 
-    def text(self) -> str:
-        """Return the page."""
-        return generate_latest(self._registry).decode()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineMetrics:
-    """The metrics of one engine, by vLLM's names without `vllm:` and `_total`."""
-
-    page: Metrics
-    labels: tuple[str, str]
-
-    def create(self, proposals: int) -> None:
-        """Create the series that are on the page before the first request."""
-        for name in self.page.counters.keys() - {"request_success", _ACCEPTED}:
-            self.count(name, 0)
-        for reason in _FINISHED:
-            self.count("request_success", 0, reason)
-        for position in range(proposals):
-            self.count(_ACCEPTED, 0, str(position))
-        for family in self.page.histograms.values():
-            family.labels(*self.labels)
-        # Nothing that the simulator supports defers a request.
-        self.show("num_requests_waiting_by_reason", lambda: 0, "deferred")
-
-    def count_draft(self, proposed: int, accepted: int) -> None:
-        """Count one draft of speculative decoding. The accepted tokens are the first of the proposed ones."""
-        self.count("spec_decode_num_drafts")
-        self.count("spec_decode_num_draft_tokens", proposed)
-        self.count("spec_decode_num_accepted_tokens", accepted)
-        for position in range(accepted):
-            self.count(_ACCEPTED, 1, str(position))
+    def count_drafts(self, drafts: float, proposed: int, accepted: float) -> None:
+        """Count drafts of speculative decoding by their mean. The accepted tokens are the first of the proposed ones."""
+        if not proposed or not drafts:
+            return
+        self.count("spec_decode_num_drafts", drafts)
+        self.count("spec_decode_num_draft_tokens", drafts * proposed)
+        self.count("spec_decode_num_accepted_tokens", drafts * accepted)
+        for position in range(proposed):
+            self.count(_ACCEPTED, drafts * min(max(accepted - position, 0.0), 1.0), str(position))
 
     def count(self, name: str, amount: float = 1, *more: str) -> None:
         """Increment a counter. `more` are the values of its further labels."""
-        self.page.counters[name].labels(*self.labels, *more).inc(amount)
+        self._counters[name].labels(*self._labels, *more).inc(amount)
 
     def observe(self, name: str, value: float, times: int = 1) -> None:
         """Observe a value `times` times in a histogram."""
-        series = self.page.histograms[name].labels(*self.labels)
+        series = self._histograms[name].labels(*self._labels)
         for _ in range(times):
             series.observe(value)
 
     def show(self, name: str, value: Callable[[], float], *more: str) -> None:
         """Let a gauge call `value` for each page. `more` are the values of its further labels."""
-        self.page.gauges[name].labels(*self.labels, *more).set_function(value)
+        self._gauges[name].labels(*self._labels, *more).set_function(value)
+
+    def text(self) -> str:
+        """Return the page."""
+        return generate_latest(self._registry).decode()
 
 
 def _token_buckets(most: int) -> Iterator[float]:

@@ -1,20 +1,17 @@
 """Recorded boots of real servers (`data/boots.json`), and the rule for a server that has none.
 
-The nearest boot counts: of the same kind of card, then of the same checkpoint, size, card and number of chips. A step and a prompt scale with
-the bytes of the checkpoint, the chips and their bandwidth; all other figures are the boot's. 1 GiB is 2**30 bytes.
+The nearest boot counts: of the same kind of card, then of the same checkpoint, size, card and number of chips. Its rate is multiplied by the
+ratio of the bandwidths of the two machines; all other figures are the boot's. 1 GiB is 2**30 bytes.
 """
 
-import json
 import re
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Any, Final
 
-from localcloud.json_values import JsonObject, as_object, packaged, part, parts
+from localcloud.json_values import JsonObject, packaged, parts
 
 GIB: Final = 2**30
-_STORED_FORMS: Final = {"int4": "w4a16", "float8": "fp8", "float4": "nvfp4"}
-"""Forms of compressed-tensors by the type and the bits of a weight."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,16 +53,12 @@ class Boot:
     card: str
     chips: int = 1
     drafts: bool = False
-    utilization: float
     weights_gib: float
     kv_gib: float
     kv_blocks: int
     block_size: int
-    kv_cache_dtype: str = "auto"
-    fp8_share: float = 0.5
     max_model_len: int
     request_gib: float
-    token_kib: float
     import_s: float
     read_s: float = 0.0
     compile_s: float
@@ -82,19 +75,17 @@ class Boot:
         assert found is not None  # noqa: S101 - the table has the cards of its boots
         return found
 
-    @property
-    def other_gib(self) -> float:
-        """Return the memory within the utilization that is neither weights nor KV cache."""
-        return self.hardware.total_gib * self.utilization - self.weights_gib - self.kv_gib
-
     def read_s_of(self, size_bytes: int) -> float:
         """Return the seconds in which a TPU reads this many bytes."""
         return self.read_s * size_bytes / _checkpoint(self.model).disk_bytes
 
-    def slower(self, model: Model, card: SimulatedCard, chips: int) -> float:
-        """Return how many times as long a step of this model takes on these chips as it did in the boot."""
-        share = model.disk_bytes / _checkpoint(self.model).disk_bytes / chips
-        return share * self.chips * self.hardware.bandwidth_gb_per_s / card.bandwidth_gb_per_s
+    def is_of(self, model: Model, card: SimulatedCard, chips: int) -> bool:
+        """Return whether it is a boot of this model on these chips."""
+        return (self.model, self.card, self.chips) == (model.name, card.key, chips)
+
+    def slower(self, card: SimulatedCard, chips: int) -> float:
+        """Return how many times as long a step takes on these chips as it did in the boot: the ratio of the bandwidths."""
+        return self.chips * self.hardware.bandwidth_gb_per_s / (chips * card.bandwidth_gb_per_s)
 
 
 @cache
@@ -164,24 +155,6 @@ def find_model(name: str) -> Model | None:
     if "w4a16" not in suffix and ("qat" not in suffix or "unquantized" in suffix):
         return _checkpoint(size)
     return _checkpoint(repacked if "q4_0" in suffix and repacked in _tables()["checkpoints"] else f"{size}-w4a16")
-
-
-def in_stored_form(model: Model, config: str) -> Model:
-    """Return a checkpoint in the precision that its config.json states; unchanged if the text states none that is known, as that of a placeholder."""
-    try:
-        document = as_object(json.loads(config))
-    except ValueError:
-        return model
-    groups = part(part(document, "quantization_config"), "config_groups").values()
-    weights = part(as_object(next(iter(groups), None)), "weights")
-    is_plain = "model_type" in document and "quantization_config" not in document
-    form = "bf16" if is_plain else _STORED_FORMS.get(f"{weights.get('type')}{weights.get('num_bits')}", model.form)
-    return (find_model(f"gemma-4-{model.size}-{form}") if form != model.form else None) or model
-
-
-def as_fp8(model: Model) -> Model | None:
-    """Return a Gemma in bf16 as vLLM converts it to fp8 while it loads; None for another model."""
-    return _checkpoint(f"{model.name}-fp8") if f"{model.name}-fp8" in _tables()["checkpoints"] else None
 
 
 def _checkpoint(key: str) -> Model:

@@ -17,16 +17,15 @@ from localcloud.open_files import raise_open_files
 from localcloud.vllm import KILLED_MARK, PLANNED_MARK, hub, parent_watch, settings
 from localcloud.vllm.app import Parts, make_app
 from localcloud.vllm.arguments import ArgumentError, Arguments, given_arguments, parse
-from localcloud.vllm.engine import EngineGroup, SimulatedEngine, timing
-from localcloud.vllm.faults import FaultError, InjectedFaults
+from localcloud.vllm.boot import KilledError, KvCacheSize, Start, StartupStep, plan
+from localcloud.vllm.faults import FaultError, PlantedFaults
 from localcloud.vllm.media import MediaRules
-from localcloud.vllm.memory import EngineStartError, KvCacheSize
-from localcloud.vllm.metrics import EngineMetrics, Metrics
+from localcloud.vllm.metrics import Metrics
 from localcloud.vllm.middleware import Middleware, imported
 from localcloud.vllm.recorded import Model, SimulatedCard
+from localcloud.vllm.refusals import EngineStartError
 from localcloud.vllm.settings import RuntimeEnvironment
-from localcloud.vllm.speculation import Speculation
-from localcloud.vllm.startup import KilledError, Start, StartupStep, plan
+from localcloud.vllm.slots import Slots, drafts_of, recorded_pace
 
 _BACKLOG: Final = 2048
 _CLOSE_LIMIT_S: Final = 1.0
@@ -46,7 +45,7 @@ def main(argv: Sequence[str]) -> int:
             return hub.download(argv[2:], environment)
         parent_watch.hold(environment.lifeline)
         raise_open_files()
-        faults = InjectedFaults(environment.faults)
+        faults = PlantedFaults(environment.faults)
         arguments = parse(argv)
         start = plan(arguments, environment)
         listener = _bind(arguments, environment)
@@ -95,7 +94,7 @@ def _bind(arguments: Arguments, environment: RuntimeEnvironment) -> socket.socke
 
 
 async def _run(
-    arguments: Arguments, environment: RuntimeEnvironment, start: Start, faults: InjectedFaults, listener: socket.socket
+    arguments: Arguments, environment: RuntimeEnvironment, start: Start, faults: PlantedFaults, listener: socket.socket
 ) -> int:
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
@@ -107,7 +106,7 @@ async def _run(
     assert start.model is not None  # noqa: S101
     model, capacity = start.model, start.capacity
     metrics = _metrics(arguments, start.card, model, capacity)
-    engines = [_engine(arguments, environment, start.card, (model, capacity), each) for each in metrics.engines]
+    slots = _slots(arguments, environment, start.card, (model, capacity), metrics)
     try:
         # vLLM creates its application when the engine is up, so a wrong path fails equally late.
         classes = imported(arguments.middleware, environment.python_path)
@@ -115,12 +114,12 @@ async def _run(
         _traceback(str(error))
         return 1
     keys = arguments.api_keys or ((environment.api_key,) if environment.api_key else ())
-    group = EngineGroup(engines)
     app = make_app(
         Parts(
             arguments=arguments,
-            capacity=start.capacity,
-            engines=group,
+            max_model_len=capacity.max_model_len,
+            version=environment.version,
+            slots=slots,
             metrics=metrics,
             faults=faults,
             api_keys=keys,
@@ -150,7 +149,7 @@ async def _run(
     print("INFO:     Application startup complete.", flush=True)
     await stopped.wait()
     print("INFO:     Shutting down", flush=True)
-    loop.call_later(arguments.shutdown_timeout, group.abort_all)
+    loop.call_later(arguments.shutdown_timeout, slots.end_all)
     await runner.cleanup()  # rejects new connections, and waits for running requests
     print("INFO:     Waiting for application shutdown.", flush=True)
     print("INFO:     Application shutdown complete.", flush=True)
@@ -178,7 +177,9 @@ def _processes(arguments: Arguments) -> tuple[str, ...]:
 
 def _take(step: StartupStep, arguments: Arguments) -> bool:
     """Log one step and write its cache file. Return False if the step fails."""
-    if step.line and not step.line.startswith("["):  # a progress bar, which vLLM's logger does not write
+    if step.line.startswith("[simulated]"):
+        print(step.line, flush=True)
+    elif step.line and not step.line.startswith("["):  # a progress bar, which vLLM's logger does not write
         print(step.line, file=sys.stderr, flush=True)
     elif step.line:
         for process in _processes(arguments) if step.is_of_engine else ("APIServer",):
@@ -213,32 +214,32 @@ def _metrics(arguments: Arguments, card: SimulatedCard, model: Model, capacity: 
         arguments.served_model_names[0],
         cache_config,
         max_model_len=capacity.max_model_len,
-        proposals=Speculation(arguments.speculative_config).proposals,
-        engines=arguments.data_parallel_size,
+        proposals=drafts_of(arguments.speculative_config).proposals,
+        replicas=arguments.data_parallel_size,
     )
 
 
-def _engine(
+def _slots(
     arguments: Arguments,
     environment: RuntimeEnvironment,
     card: SimulatedCard,
     loaded: tuple[Model, KvCacheSize],
-    metrics: EngineMetrics,
-) -> SimulatedEngine:
+    metrics: Metrics,
+) -> Slots:
     model, capacity = loaded
-    pace = timing(
+    pace = recorded_pace(
         model,
         card,
-        tensor_parallel=arguments.tensor_parallel_size,
-        offload_gib=arguments.cpu_offload_gib,
+        arguments.tensor_parallel_size,
+        drafts=drafts_of(arguments.speculative_config),
         speed=environment.speed,
         ttft_s=environment.ttft_s,
         tpot_s=environment.tpot_s,
     )
-    return SimulatedEngine(
+    return Slots(
         capacity=capacity,
-        timing=pace,
+        replicas=arguments.data_parallel_size,
+        pace=pace,
         metrics=metrics,
-        prefix_caching=arguments.enable_prefix_caching,
-        speculation=Speculation(arguments.speculative_config) if arguments.speculative_config else None,
+        caches=arguments.enable_prefix_caching,
     )

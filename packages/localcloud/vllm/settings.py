@@ -66,7 +66,7 @@ class RuntimeEnvironment:
     memory_volumes: Mapping[str, int]
     streamer_limit: int
     lifeline: str
-    faults: tuple[Mapping[str, Any], ...]
+    faults: str
     cache_root: str | None
     hub_home: str | None
     api_key: str | None
@@ -133,7 +133,7 @@ def read(environment: Mapping[str, str]) -> RuntimeEnvironment:
         memory_volumes=_json(environment, "VLLM_SIM_MEMORY_VOLUMES", dict) or {},
         streamer_limit=_whole(environment, "RUNAI_STREAMER_MEMORY_LIMIT", _STREAMER_LIMIT),
         lifeline=environment.get("VLLM_SIM_LIFELINE", ""),
-        faults=tuple(_json(environment, "VLLM_SIM_FAULTS", list) or ()),
+        faults=environment.get("VLLM_SIM_FAULTS", ""),
         cache_root=environment.get("VLLM_XLA_CACHE_PATH") or environment.get("VLLM_CACHE_ROOT"),
         hub_home=environment.get("HF_HOME"),
         api_key=environment.get("VLLM_API_KEY"),

@@ -14,6 +14,9 @@ BOS: Final = 2
 START_OF_TURN: Final = 105
 END_OF_TURN: Final = 106
 
+MEDIA: Final = {"audio": 752, "video": 2496}
+"""Tokens of a sound and a video: the most that Gemma 4's processor makes of one. An image has the size that the server or the request sets."""
+
 _BYTES_AT: Final = 256
 _WORD_AT: Final = 512
 _SPACED_AT: Final = _WORD_AT + 26**3

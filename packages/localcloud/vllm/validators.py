@@ -1,7 +1,7 @@
 """What vLLM's own configuration refuses, as conditions on the arguments: a copy of the project's table, which a test compares."""
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from functools import cache
 from typing import Any
@@ -19,30 +19,30 @@ def _table() -> JsonObject:
 
 def refusal(arguments: Arguments, *, gpus: int | None = None) -> str:
     """Return vLLM's sentence for arguments that contradict each other; empty if none do. `gpus`: devices of a GPU machine, None for a TPU."""
-    facts = _facts(arguments, gpus)
-    for row in _table()["rows"]:
-        if all(_holds(facts, *condition) for condition in row["if"]):
+    known = {"is_tpu": gpus is None, **({} if gpus is None else {"gpus": gpus})}
+    return first_refusal(_table()["rows"], {**_table()["defaults"], **facts_of(arguments), **known})
+
+
+def first_refusal(rows: Sequence[JsonObject], facts: Mapping[str, Any]) -> str:
+    """Return the words of the first row whose conditions hold; empty if none does. A fact that is None is absent."""
+    present = {name: value for name, value in facts.items() if value is not None}
+    for row in rows:
+        if all(_holds(present, *condition) for condition in row["if"]):
             words: str = row["words"]
-            for name, value in facts.items():
+            for name, value in present.items():
                 words = words.replace(f"{{{name}}}", str(value))
             return words
     return ""
 
 
-def _facts(arguments: Arguments, gpus: int | None) -> Mapping[str, Any]:
-    """Return the values by flag, and those of each key of the speculation; no absent one."""
+def facts_of(arguments: Arguments) -> JsonObject:
+    """Return the given values by flag, and those of each key of the speculation."""
     values = {each.name: getattr(arguments, each.name) for each in fields(Arguments)}
-    facts: dict[str, Any] = {
-        **_table()["defaults"],
-        **values.pop("unused"),
-        **values,
-        "gpus": gpus,
-        "is_tpu": gpus is None,
-    }
+    facts: JsonObject = {**values.pop("unused"), **values}
     config: JsonObject = facts[_SPECULATIVE]
     facts[_SPECULATIVE] = config or None
     facts |= {f"{_SPECULATIVE}.{key}": value for key, value in config.items()}
-    facts["world_size"] = facts["tensor_parallel_size"] * facts["pipeline_parallel_size"]
+    facts["world_size"] = facts["tensor_parallel_size"] * facts.get("pipeline_parallel_size", 1)
     proposed, sequences = config.get("num_speculative_tokens"), facts["max_num_seqs"]
     if isinstance(proposed, int) and sequences is not None:
         facts["proposed_tokens"] = sequences * (proposed + 1)
@@ -58,7 +58,7 @@ def _holds(facts: Mapping[str, Any], name: str, comparison: str, value: Any = No
     if comparison == "is present":
         return True
     if comparison in _ORDERS:
-        return isinstance(right, int) and _ORDERS[comparison](left, right)  # else a fact that is not known here
+        return isinstance(right, int | float) and _ORDERS[comparison](left, right)  # else a fact that is not known here
     return comparison in _COMPARISONS and _COMPARISONS[comparison](left, right)
 
 

@@ -11,8 +11,8 @@ from typing import Final
 
 from localcloud.vllm import hub
 from localcloud.vllm.arguments import Arguments
-from localcloud.vllm.memory import EngineStartError
-from localcloud.vllm.recorded import GIB, Model, constant, find_model, in_stored_form
+from localcloud.vllm.recorded import GIB, Model, constant, find_model
+from localcloud.vllm.refusals import EngineStartError, refused, words
 from localcloud.vllm.settings import Mount, RuntimeEnvironment
 
 _FIRST_STREAMER: Final = (0, 11, 1)
@@ -58,7 +58,7 @@ def find_weights(arguments: Arguments, environment: RuntimeEnvironment) -> Weigh
     if not name.startswith("gs://"):
         _require_on_hub(arguments, environment)
     if model is None:
-        raise EngineStartError(_not_a_model(name))
+        raise refused("not_a_model", name=name)
     if name.startswith("gs://") and environment.buckets is not None:
         return _streamed_weights(arguments, environment)
     if name.startswith("gs://"):
@@ -78,9 +78,9 @@ def _require_on_hub(arguments: Arguments, environment: RuntimeEnvironment) -> No
     """Raise EngineStartError with the hub's message if the hub does not provide the model. A cached model needs no hub."""
     if hub.is_cached(arguments.model, environment, arguments.revision):
         return
-    refused = hub.refusal(arguments.model, environment, revision=arguments.revision)
-    if refused is not None:
-        raise EngineStartError(refused.of_server())
+    problem = hub.refusal(arguments.model, environment, revision=arguments.revision)
+    if problem is not None:
+        raise EngineStartError(problem.printed("server"))
 
 
 def _hub_weights(arguments: Arguments, model: Model, environment: RuntimeEnvironment) -> Weights:
@@ -97,16 +97,6 @@ def _hub_weights(arguments: Arguments, model: Model, environment: RuntimeEnviron
     )
 
 
-def _not_a_model(name: str) -> str:
-    return (
-        "pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig\n"
-        f"  Value error, Invalid repository ID or local directory specified: '{name}'.\n"
-        "Please verify the following requirements:\n"
-        "1. Provide a valid Hugging Face repository ID.\n"
-        "2. Specify a local directory that contains a recognized configuration file.\n"
-    )
-
-
 def _mounted_weights(arguments: Arguments, mount: Mount, network_mb_per_s: float) -> Weights:
     prefix = arguments.model[len(mount.path) :].strip("/")
     below = {
@@ -115,7 +105,7 @@ def _mounted_weights(arguments: Arguments, mount: Mount, network_mb_per_s: float
         if not prefix or name.startswith(prefix + "/")
     }
     if below and not mount.readable:
-        raise EngineStartError(f"PermissionError: [Errno 13] Permission denied: '{arguments.model}/config.json'")
+        raise refused("not_readable", name=arguments.model)
     is_buffered, is_cached = mount.options.get("enable-buffered-read") == "true", "cache-dir" in mount.options
     prefetches = arguments.safetensors_load_strategy == "prefetch"
     mode = "CACHED_" if is_cached else "BUFFERED_" if is_buffered else "PREFETCH_" if prefetches else ""
@@ -126,11 +116,9 @@ def _mounted_weights(arguments: Arguments, mount: Mount, network_mb_per_s: float
 
 def _disk_weights(arguments: Arguments, environment: RuntimeEnvironment) -> Weights:
     folder = environment.folder(arguments.model)
-    files: dict[str, int | str] = {}
+    files: dict[str, int] = {}
     if folder is not None and folder.is_dir():
         files = {str(item.relative_to(folder)): item.stat().st_size for item in folder.rglob("*") if item.is_file()}
-    if folder is not None and _CONFIG in files:
-        files[_CONFIG] = (folder / _CONFIG).read_text(encoding="utf-8", errors="replace")
     in_memory = arguments.model.startswith("/dev/shm/")  # noqa: S108 - a container's path, not ours
     volume = next((path for path in environment.memory_volumes if folder and folder.is_relative_to(path)), None)
     weights = _folder_weights(
@@ -140,7 +128,7 @@ def _disk_weights(arguments: Arguments, environment: RuntimeEnvironment) -> Weig
         return weights
     size_gib = weights.size_bytes / 2**30
     if size_gib * 1024 > environment.memory_volumes[volume]:
-        raise EngineStartError(f"OSError: [Errno 28] No space left on device: '{arguments.model}'")
+        raise refused("full", name=arguments.model)
     rate = min(constant("COPY_MB_PER_S"), environment.network_mb_per_s)
     return replace(weights, copied_mb_per_s=rate, host_gib=(size_gib, constant("SERVER_HELD_GIB")))
 
@@ -151,17 +139,13 @@ def _folder_weights(name: str, files: Mapping[str, int | str], mb_per_s: float) 
     A staged file can be a placeholder of a few bytes; then the checkpoint's known size counts.
     """
     if _CONFIG not in files and "params.json" not in files:
-        raise EngineStartError(_not_a_model(name))
+        raise refused("not_a_model", name=name)
     weights = {file: int(size) for file, size in files.items() if file.endswith((".safetensors", ".bin", ".pt"))}
     if not weights:
-        raise LateError(f"RuntimeError: Cannot find any model weights with `{name}`")
+        raise LateError(words("no_weights", name=name))
     model = find_model(name)
     if model is None:
-        raise EngineStartError(
-            f"ValueError: the simulated server does not support the checkpoint in '{name}': "
-            "its folder must be named like the checkpoint, as in gemma-4-E2B-it"
-        )
-    model = in_stored_form(model, str(files.get(_CONFIG)))
+        raise refused("unknown_folder", name=name)
     known = model.disk_bytes
     total = sum(weights.values())
     return Weights(model=model, size_bytes=total if total > known // 10 else known, mb_per_s=mb_per_s)
@@ -171,19 +155,16 @@ def _streamed_files(arguments: Arguments, environment: RuntimeEnvironment) -> Ma
     """Return the objects below the model's URI, by relative name. Raises EngineStartError with vLLM's or Google's message."""
     name = arguments.model
     if environment.release < _FIRST_STREAMER:
-        raise EngineStartError(
-            f"huggingface_hub.errors.HFValidationError: Repo id must be in the form 'repo_name' or 'namespace/repo_name': '{name}'. "
-            "Use `repo_type` argument if needed."
-        )
+        raise refused("no_streamer", name=name)
     bucket, _, prefix = name.removeprefix("gs://").partition("/")
     found = (environment.buckets or {}).get(bucket)
     if found is None or found.problem:
-        raise EngineStartError(found.problem if found else f"google.api_core.exceptions.NotFound: 404 GET {name}")
+        raise EngineStartError(found.problem) if found else refused("no_bucket", name=name)
     folder = prefix.strip("/") + "/"
     below = {key[len(folder) :]: size for key, size in found.files.items() if key.startswith(folder)}
     if below and arguments.load_format not in _STREAMED_FORMATS:
         # Only the files other than the weights are fetched; the default loader then finds no weights in the temporary folder.
-        raise EngineStartError("RuntimeError: Cannot find any model weights with `/tmp/model_streamer`")
+        raise refused("no_weights", name="/tmp/model_streamer")  # noqa: S108 - vLLM's folder
     return below
 
 
@@ -195,8 +176,5 @@ def _buffer_bytes(model: Model, size_bytes: int, limit: int) -> int:
     if limit == 0:
         return largest
     if limit < largest:
-        raise EngineStartError(
-            "runai_model_streamer.file_streamer.requests_iterator.RunaiStreamerMemoryLimitException: "
-            f"Memory limit supplied: {limit} cannot be smaller than: {largest}"
-        )
+        raise refused("small_buffer", limit=limit, largest=largest)
     return min(limit, size_bytes)

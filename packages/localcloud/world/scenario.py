@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from localcloud.hub.repositories import State
 from localcloud.json_values import filled, packaged
+from localcloud.vllm.faults import ModelServerFault
 from localcloud.world.catalog import gpu_types, tpu_generations
 from localcloud.world.oauth import ID_TOKEN_LIFETIME_S
 from localcloud.world.runtime import DeviceAccess
@@ -341,6 +342,8 @@ class Scenario(_ScenarioPart):
     logging: Logging = Logging()
     operations: OperationDurations = OperationDurations()
     faults: tuple[Fault, ...] = ()
+    model_server_faults: tuple[ModelServerFault, ...] = ()
+    """Faults of every model server that starts from now on."""
 
 
 class ScenarioError(ValueError):

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 import requests
 import yaml
-from PIL import Image
 
 from gemma_serving.scripts.connect.__main__ import DEFAULT_PORT
+from gemma_serving.scripts.smoke.media import picture as one_color
 from tests.answers import served
 from tests.polling import until
 
@@ -241,7 +241,7 @@ def test_a_guide_that_sends_a_site_s_address_gets_the_sentence_of_the_page(serve
 
 def test_the_picture_of_the_page_is_described(server, tmp_path, monkeypatch):
     picture = tmp_path / "red.png"
-    Image.new("RGB", (64, 64), "red").save(picture)
+    picture.write_bytes(one_color("red"))
     monkeypatch.setenv("PICTURE", str(picture))
     done = ran(server, [sys.executable, "-c", BLOCKS["Images, audio and video by URL"]])
     assert done.returncode == 0, done.stderr

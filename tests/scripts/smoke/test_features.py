@@ -1,9 +1,10 @@
 """The checks of features against the simulated server: all pass, and each fails on the feature or the answer that is broken."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -14,9 +15,8 @@ from gemma_serving.scripts.smoke.checks_server import judged_drafts
 from gemma_serving.scripts.smoke.context import SmokeTarget
 from gemma_serving.scripts.smoke.results import Outcome
 from gemma_serving.scripts.stack.access import ServerAccess
-from localcloud.tests.running.running_server import ask, server
+from localcloud.tests.running.running_server import server
 from localcloud.vllm.broken_answers import KINDS
-from localcloud.vllm.faults import BROKEN_FEATURES
 from tests.scripts.smoke.test_broken_answers import ALL, JUDGED, Answering, outcome_of
 
 NEW = (
@@ -55,8 +55,24 @@ TARGET = SmokeTarget(
 )
 
 
+CHAT = "/v1/chat/completions"
+EACH = 1000
+
+
+class Server:
+    """The simulated server, and the file of its faults."""
+
+    def __init__(self, url: str, faults: Path) -> None:
+        self.url, self.faults = url, faults
+
+    def plant(self, *faults: Mapping[str, object]) -> None:
+        """Plant faults in chats, in each request if they name none."""
+        rows = [{"path": CHAT, "count": 1 if "nth" in fault else EACH, **fault} for fault in faults]
+        self.faults.write_text(json.dumps(rows))
+
+
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("machine")
     for name in FEATURES.adapters:
         adapter = folder / "adapters" / name
@@ -68,36 +84,33 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     words += ["--enable-lora", "--lora-modules", *(f"{name}=/adapters/{name}" for name in FEATURES.adapters)]
     words += ['--speculative-config={"method": "ngram", "num_speculative_tokens": 3}']
     around = {"VLLM_SIM_TTFT_S": "0", "VLLM_SIM_TPOT_S": "0.0004", "VLLM_SIM_PATHS": json.dumps({"/": str(folder)})}
-    with server(words, **around) as url:
-        yield url
+    with server(words, **around, VLLM_SIM_FAULTS=str(folder / "faults.json")) as url:
+        yield Server(url, folder / "faults.json")
 
 
 def outcomes(
-    url: str, target: SmokeTarget = TARGET, *broken: str, names: Sequence[str] = NEW, **options: int
+    served: Server, target: SmokeTarget = TARGET, *faults: Mapping[str, object], names: Sequence[str] = NEW
 ) -> dict[str, Outcome]:
-    faults = [{"kind": kind, **options} for kind in broken]
-    assert ask(f"{url}/_sim/faults", {"faults": faults}).status == 200
+    served.plant(*faults)
     checks = tuple(check for check in (*CHECKS, *AGENT_CHECKS) if check.name in {"ready", "served model", *names})
-    report = run_smoke(ServerAccess(base_url=url, auth="none"), target, lambda _said: None, checks=checks)
+    report = run_smoke(ServerAccess(base_url=served.url, auth="none"), target, lambda _said: None, checks=checks)
     return {check.name: check.outcome for check in report.checks if check.name in names}
 
 
-def verdicts(url: str, *broken: str) -> dict[str, set[str]]:
-    found: dict[str, set[str]] = {}
-    for name, outcome in outcomes(url, TARGET, *broken).items():
-        found.setdefault(outcome.state, set()).add(name)
-    return found
+def test_each_check_passes_on_a_server_without_a_fault(served: Server):
+    assert {name: outcome for name, outcome in outcomes(served).items() if outcome.state != "passed"} == {}
 
 
-def test_a_timed_stream_knows_its_tokens_per_step(served: str):
+def test_a_timed_stream_knows_its_tokens_per_step(served: Server):
+    served.plant()
     checks = [check for check in CHECKS if check.name in {"ready", "served model", "single stream"}]
-    report = run_smoke(ServerAccess(base_url=served, auth="none"), TARGET, lambda _said: None, checks=checks)
+    report = run_smoke(ServerAccess(base_url=served.url, auth="none"), TARGET, lambda _said: None, checks=checks)
     values = {check.name: check.outcome.values for check in report.checks}
     # A quarter of three proposals is accepted, and one more token comes with each step.
     assert values["single stream"]["tokens_per_step"] == pytest.approx(1.75, rel=0.05)
 
 
-def test_features_other_than_those_of_the_server_fail_and_absent_ones_are_skipped(served: str):
+def test_features_other_than_those_of_the_server_fail_and_absent_ones_are_skipped(served: Server):
     for tokens in (140, 560):
         found = outcomes(served, replace(TARGET, features=replace(FEATURES, image_tokens=tokens)))
         assert (found["image"].state, found["two images"].state) == ("failed", "failed")
@@ -112,9 +125,9 @@ def test_features_other_than_those_of_the_server_fail_and_absent_ones_are_skippe
     ].state == ("skipped")
 
 
-def test_a_rejected_item_of_a_kind_that_the_settings_do_not_name_is_a_warning(served: str):
+def test_a_rejected_item_of_a_kind_that_the_settings_do_not_name_is_a_warning(served: Server):
     unset = replace(TARGET, features=replace(FEATURES, audios=999))
-    outcome = outcomes(served, unset, "no_audio_extra")["sound"]
+    outcome = outcomes(served, unset, {"status": 500}, names=["sound"])["sound"]
     assert (outcome.state, outcome.measured) == ("warned", "status 500")
     assert "Set `vllm.multimodal.audios` to 0" in outcome.detail
 
@@ -135,44 +148,44 @@ def test_the_share_of_accepted_tokens_is_judged_only_from_enough_proposals(subte
             assert (outcome.state, words in outcome.detail) == (verdict, True)
 
 
-BROKEN = {
-    "ignores_media": ({"image", "two images", "sound", "video", "media limits"}, set[str]()),
-    "no_audio_extra": ({"sound"}, set[str]()),
-    "no_media_limits": ({"media limits"}, set[str]()),
-    "breaks_responses": ({"/v1/responses"}, set[str]()),
-    "breaks_messages": ({"/v1/messages"}, set[str]()),
-    "ignores_system": ({"schema instructions"}, set[str]()),
-    "cuts_prompts": ({"context length"}, set[str]()),
-    "answers_as_base": ({"adapters"}, set[str]()),
-    "ignores_adapters": (set[str](), {"adapters"}),
-    "serves_any_model": ({"adapters"}, set[str]()),
-    "proposes_nothing": ({"speculation"}, set[str]()),
+LOST = {
+    "lost_media": {"image", "two images", "sound", "video", "media limits"},
+    "lost_system": {"schema instructions"},
+    "lost_half": {"context length"},
+    "lost_model": {"adapters"},
 }
-"""The checks that fail and those that only warn, by the feature that is broken. Answers break by a law (test_broken_answers.py)."""
+"""The checks that fail, by the part of a request that the server loses. Answers break by a law (test_broken_answers.py)."""
 
 
-@pytest.mark.parametrize("kind", BROKEN_FEATURES)
-def test_exactly_the_checks_of_a_broken_feature_fail(served: str, kind: str):
-    failed, warned = BROKEN[kind]
-    found = verdicts(served, kind)
-    assert (found.get("failed", set()), found.get("warned", set())) == (failed, warned), found
+@pytest.mark.parametrize("part", LOST)
+def test_exactly_the_checks_of_a_part_that_is_lost_fail(served: Server, part: str):
+    found = outcomes(served, TARGET, {"broken": part})
+    assert {name for name, outcome in found.items() if outcome.state != "passed"} == LOST[part], found
+
+
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/messages"])
+def test_a_stream_of_an_api_for_agents_without_its_last_event_fails(served: Server, path: str):
+    found = outcomes(served, TARGET, {"path": path, "cut": 3}, names=[path])
+    assert "instead of" in found[path].detail
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_server_with_a_broken_answer_fails_the_checks_that_ask_for_it(served: str, kind: str):
+def test_a_server_with_a_broken_answer_fails_the_checks_that_ask_for_it(served: Server, kind: str):
     for seed, only_stream in ((1, 0), (2, 1)):
         client = partial(Answering, kind, "stream" if only_stream else "both", seed)
         states = {
             name: {outcome_of(ALL[name], client(after_result=turn)).state for turn in (False, True)} for name in JUDGED
         }
         expected = {name for name, found in states.items() if "failed" in found}
-        found = outcomes(served, TARGET, kind, names=JUDGED, seed=seed, only_stream=only_stream)
+        fault = {"broken": kind, "seed": seed, "only_stream": bool(only_stream)}
+        found = outcomes(served, TARGET, fault, names=JUDGED)
         assert {name for name, outcome in found.items() if outcome.state == "failed"} == expected, found
 
 
-def test_a_call_that_breaks_only_after_others_in_the_same_process_fails(served: str):
-    """vllm-project/vllm#39214 fails from the third call on. The check of reasoning sends the first two requests."""
-    found = outcomes(served, TARGET, "call_as_text", only_stream=1, seed=1, after=6)
+def test_a_call_that_breaks_only_after_others_in_the_same_process_fails(served: Server):
+    """vllm-project/vllm#39214 fails from the third call on. The first two calls are four requests."""
+    faults = [{"broken": "call_as_text", "only_stream": True, "seed": 1, "nth": nth, "count": EACH} for nth in (5, 6)]
+    found = outcomes(served, TARGET, *faults, names=["tool call"])
     assert found["tool call"].state == "failed"
     assert found["tool call"].measured.startswith("call 3: streamed: ")
     assert "Without `stream: true`, the same request passes" in found["tool call"].detail

@@ -66,6 +66,7 @@ class SimulatedMachines:
         access_token: IssueAccessToken,
         id_token: IssueIdToken,
         of_process: Callable[[str], str] = str,
+        faults: Callable[[], str] = str,
     ) -> None:
         """`of_process`: as of `MachineData`."""
         self._clock = clock
@@ -74,6 +75,7 @@ class SimulatedMachines:
         self._access_token = access_token
         self._id_token = id_token
         self._of_process = of_process
+        self._faults = faults
         self._machines: dict[str, _RunningMachine] = {}
         self._servers: dict[str, tuple[MachineData, MetadataServer]] = {}
         """Also of machines that boot, because Google reports them as ready, so their metadata can already change."""
@@ -201,7 +203,11 @@ class SimulatedMachines:
 
     def _environment(self, machine: MachineSpec, folder: Path, address: str, metadata_server: str) -> dict[str, str]:
         """Return the startup script's environment: nothing inherited, and the machine's commands first on PATH."""
-        variables = {FOLDER_VARIABLE: str(folder), **interpreter.simulator_variables()}
+        variables = {
+            FOLDER_VARIABLE: str(folder),
+            **interpreter.simulator_variables(),
+            **interpreter.planted(self._faults()),
+        }
         commands = install(folder / "bin", MACHINE_COMMANDS, variables)
         if not machine.has_docker:
             install(folder / "bin", COMMANDS_WITHOUT_DOCKER, variables)

@@ -2,9 +2,12 @@
 
 import asyncio
 import contextlib
+import json
 import os
+import signal
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +24,7 @@ from localcloud.tests.running.machine_world import until
 from localcloud.tests.running.running_server import ask
 from localcloud.world.run_messages import LogLine
 from localcloud.world.runtime import OPEN, Egress, RevisionFailedError, RevisionSpec
+from localcloud.world.scenario import parse
 from localcloud.world.timeline import Clock
 
 SERVICE = "projects/p/locations/us-east4/services/gemma"
@@ -88,6 +92,7 @@ async def revisions(
     may: May = lambda *_: True,
     clock: Clock | None = None,
     google: GoogleAccess | None = None,
+    faults: Callable[[], str] = str,
 ) -> AsyncIterator[SimulatedRevisions]:
     def secret(name: str, account: str) -> str:
         if (name, account) != ("projects/p/secrets/token/versions/3", "server@p.iam.gserviceaccount.com"):
@@ -108,6 +113,7 @@ async def revisions(
         user_of=lambda _: uid,
         may=may,
         google=google,
+        faults=faults,
     )
     try:
         yield running
@@ -388,13 +394,23 @@ async def test_a_start_takes_what_was_measured_and_limits_follow_it_and_the_temp
 
 
 @in_loop
+async def test_a_server_has_the_faults_of_the_scenario(tmp_path: Path):
+    planted = parse({"model_server_faults": [{"path": "/v1/models", "status": 418}]}, "test").model_server_faults
+    text = json.dumps([asdict(fault) for fault in planted])
+    async with revisions(tmp_path, faults=lambda: text) as running:
+        url = await running.start(RevisionSpec(name=NAME, service=SERVICE, template=TINY))
+        answers = [(await asyncio.to_thread(ask, f"{url}/v1/models")).status for _ in range(2)]
+    assert answers == [418, 200]
+
+
+@in_loop
 async def test_an_instance_that_crashes_is_replaced_at_the_same_address(tmp_path: Path):
     async with revisions(tmp_path) as running:
         url = await running.start(RevisionSpec(name=NAME, service=SERVICE, template=TINY))
         before = running._instances[NAME].server
-        await asyncio.to_thread(ask, f"{url}/_sim/faults", {"faults": [{"kind": "crash"}]})
-        with pytest.raises(OSError):  # noqa: PT011 - reset, refused or an early end
-            await asyncio.to_thread(ask, f"{url}/v1/completions", {"prompt": "x"})
+        assert before is not None
+        os.kill(before._process.pid, signal.SIGKILL)
+        await before.ended()
         for _ in range(1200):
             await asyncio.sleep(0.05)
             with contextlib.suppress(OSError):

@@ -3,8 +3,8 @@
 import pytest
 
 from localcloud.vllm.arguments import parse
+from localcloud.vllm.boot import plan
 from localcloud.vllm.settings import read
-from localcloud.vllm.startup import plan
 
 MISMATCH = "Error 803: system has unsupported display driver / cuda driver combination"
 TOO_OLD = "The NVIDIA driver on your system is too old (found version 12020)"

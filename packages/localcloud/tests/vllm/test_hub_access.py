@@ -2,7 +2,8 @@
 
 import pytest
 
-from localcloud.vllm import hub, startup
+from localcloud.vllm import boot as startup
+from localcloud.vllm import hub
 from localcloud.vllm.arguments import parse
 from localcloud.vllm.settings import read
 from localcloud.world.scenario import Fault, Hub

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from localcloud.vllm.arguments import parse
+from localcloud.vllm.boot import KilledError, Start, plan
 from localcloud.vllm.settings import RuntimeEnvironment, VariableError, read
-from localcloud.vllm.startup import KilledError, Start, plan
 
 MODEL = "gemma-4-26B-A4B-it-qat-w4a16-ct"
 FILES = {f"{MODEL}/config.json": 9, f"{MODEL}/model.safetensors": 7}

@@ -1,13 +1,13 @@
-"""Tokens, known answers and values that fit a schema."""
+"""Tokens, and the answers of the table."""
 
-import json
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from localcloud.vllm import answers, tokens
-from localcloud.vllm.schema import SchemaError, fitting_value
+from localcloud.vllm.requests import parse
 
 
 @given(st.text())
@@ -38,73 +38,54 @@ def test_a_free_answer_has_exactly_the_tokens_that_it_is_made_of(seed: int, leng
     assert text.startswith(answers.OPENING) or answers.OPENING.startswith(text)
 
 
-@given(st.integers(min_value=0, max_value=2**60), st.integers(min_value=1, max_value=300))
-def test_a_natural_answer_says_that_it_is_simulated_and_ends_with_a_sentence(seed: int, length: int):
-    pieces = answers.whole_sentences(seed, length)
-    text = b"".join(pieces).decode()
-    assert text.startswith("This is a simulated answer")
+def answer_to(*messages: tuple[str, str], **more: Any) -> answers.Completion:
+    body = {"messages": [{"role": role, "content": text} for role, text in messages], **more}
+    return answers.completion(parse(body, is_chat=True), most=300, seed="1", thinks=False, splits_reasoning=True)
+
+
+def schema_of(*names: str) -> dict[str, Any]:
+    schema = {"type": "object", "properties": {name: {"type": "string"} for name in names}}
+    return {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}}
+
+
+@pytest.mark.parametrize(
+    ("messages", "more", "said"),
+    [
+        ([("user", "What is the capital of France? Answer with one word.")], {}, "Paris"),
+        ([("user", "Please reply with exactly: OK")], {}, "OK"),
+        ([("user", "Weather in Tokyo?"), ("tool", "sunny")], {}, "The tool returned: sunny."),
+        (
+            [("system", "Set the field code to the word heron."), ("user", "Give me the code.")],
+            schema_of("code"),
+            '{"code": "heron"}',
+        ),
+        ([("user", "Give me the code.")], schema_of("code"), '{"code": "none"}'),
+        ([("user", "Is water wet, no or yes?")], {"structured_outputs": {"choice": ["yes", "no"]}}, "yes"),
+        (
+            [("user", "Return JSON with the keys city_2. Tell me about Paris, France.")],
+            schema_of("city_2"),
+            '{"city_2": "Paris"}',
+        ),
+    ],
+)
+def test_a_prompt_that_is_in_the_table_has_its_answer(messages: Any, more: dict[str, Any], said: str):
+    assert answer_to(*messages, **more).content() == said
+
+
+def test_any_other_prompt_gets_sentences_that_say_that_they_are_simulated():
+    text = answer_to(("user", "Write a poem.")).content()
+    assert text.startswith(answers.OPENING)
     assert text.endswith(".")
-    assert tokens.count(text) == len(pieces) <= max(length, tokens.count(answers.OPENING))
 
 
-@pytest.mark.parametrize(
-    ("question", "answer"),
-    [
-        ("What is 2+2? Answer with the number only.", "4"),
-        ("What is 17 * 3? Reply with only the number.", "51"),
-        ("what is 12 - 20", "12 - 20 = -8"),
-        ("2+2=", "4"),
-        ("Reply with exactly: OK", "OK"),
-        ("Please reply with exactly the word pong", "pong"),
-        ('Say exactly "hello there" and nothing else.', "hello there"),
-        ("Repeat after me: blue whale", "blue whale"),
-        ("What is the capital of France?", "Paris"),
-        ("Tell me about 1914 - 1918", None),
-        ("Write a poem.", None),
-    ],
-)
-def test_known_questions_have_known_answers(question: str, answer: str | None):
-    assert answers.known_answer(question) == answer
+@pytest.mark.parametrize("more", [schema_of("other"), schema_of("city", "other")])
+def test_a_form_that_no_row_has_is_refused(more: dict[str, Any]):
+    with pytest.raises(answers.NoAnswerError):
+        answer_to(("user", "Return JSON with the keys x. Tell me about Paris, France."), **more)
 
 
-def test_a_schema_is_filled_with_values_that_fit():
-    schema = {
-        "type": "object",
-        "properties": {
-            "city": {"type": "string"},
-            "unit": {"enum": ["celsius", "kelvin"]},
-            "days": {"type": "integer", "minimum": 3, "maximum": 5},
-            "share": {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1},
-            "code": {"type": "string", "pattern": "^[A-Z]{3}$"},
-            "tags": {"type": "array", "items": {"$ref": "#/$defs/tag"}, "minItems": 2},
-            "note": {"type": ["null", "string"], "minLength": 12},
-        },
-        "required": ["city", "unit"],
-        "$defs": {"tag": {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]}},
-    }
-    value = fitting_value(schema, "What is the weather in Paris?")
-    assert value["city"] == "Paris"
-    assert value["unit"] == "celsius"
-    assert 3 <= value["days"] <= 5
-    assert 0 < value["share"] < 1
-    assert value["code"] == "ABC"
-    assert len(value["tags"]) == 2
-    assert all(isinstance(tag["id"], int) for tag in value["tags"])
-    assert len(value["note"]) >= 12
-    assert json.loads(json.dumps(value)) == value
-
-
-@pytest.mark.parametrize(
-    ("schema", "says"),
-    [
-        ({"type": "string", "pattern": "^z{40}$"}, "no string for the pattern"),
-        ({"$ref": "#/$defs/a", "$defs": {}}, "points nowhere"),
-        ({"$ref": "https://example.com/x"}, "not inside the schema"),
-        ({"type": "set"}, "does not exist in JSON schema"),
-        ({"properties": {"a": {"$ref": "#"}}, "required": ["a"]}, "nests deeper"),
-        ([], "not an object"),
-    ],
-)
-def test_a_schema_that_cannot_be_filled_is_named(schema: object, says: str):
-    with pytest.raises(SchemaError, match=says):
-        fitting_value(schema)
+def test_every_row_names_what_it_is_for_and_answers_in_one_way():
+    for row in answers._ROWS:
+        assert row["check"]
+        assert len({"text", "json", "tool"} & row.keys()) == 1
+        assert ("arguments" in row) is ("tool" in row)

@@ -7,8 +7,10 @@ from typing import Any, Final, cast
 
 from localcloud.json_values import as_list, as_object
 from localcloud.vllm import tokens
-from localcloud.vllm.media_items import DEFAULT_SOFT_TOKENS, KINDS, SOFT_TOKENS, MediaItem, MediaItemError, item_of
+from localcloud.vllm.arguments import DEFAULT_SOFT_TOKENS, SOFT_TOKENS
 
+MEDIA: Final = {"image_url": "image", "input_audio": "audio", "audio_url": "audio", "video_url": "video"}
+"""Modality by the type of a content part."""
 _MAX_STOPS: Final = 4
 _TYPES: Final[Mapping[type, tuple[str, str, str]]] = {
     bool: ("bool", "boolean", "unable to interpret input"),
@@ -40,21 +42,19 @@ class RequestError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A completion request, chat or text. `prompt` is in tokens; `question` is the user's last message, empty after a tool's result.
+    """A completion request, chat or text. `prompt` is in tokens; `transcript` is a chat's text by role, `question` the user's last message.
 
-    `system` is the text of the system messages, `told` the text of all messages, `tool_result` the last message if it is one of a tool.
-
-    `constraint` is the structure of the output: None, ("json", schema), ("choice", list).
+    `media` are the modalities of its items. `constraint` is the structure of the output: None, ("json", schema), ("choice", list).
     """
 
     is_chat: bool
     model: str | None
     prompt: tuple[int, ...]
     question: str
-    system: str = ""
-    told: str = ""
-    tool_result: str = ""
-    media: tuple[MediaItem, ...] = ()
+    transcript: str = ""
+    is_result: bool = False
+    """True if the last message is the result of a tool."""
+    media: tuple[str, ...] = ()
     stream: bool
     include_usage: bool
     continuous_usage: bool
@@ -182,9 +182,8 @@ def parse(given: object, *, is_chat: bool, soft_tokens: int = DEFAULT_SOFT_TOKEN
         model=_field(body, "model", str),
         prompt=prompt,
         question=question,
-        system="" if chat is None else chat.system,
-        told="" if chat is None else chat.told,
-        tool_result="" if chat is None else chat.tool_result,
+        transcript=question if chat is None else chat.transcript,
+        is_result=chat is not None and chat.is_result,
         media=() if chat is None else chat.media,
         stream=stream,
         include_usage=bool(options.get("include_usage")),
@@ -255,10 +254,9 @@ class ChatPrompt:
 
     prompt: tuple[int, ...]
     question: str
-    system: str
-    told: str
-    tool_result: str
-    media: tuple[MediaItem, ...]
+    transcript: str
+    is_result: bool
+    media: tuple[str, ...]
 
 
 def read_chat(body: Mapping[str, Any], soft_tokens: int = DEFAULT_SOFT_TOKENS) -> ChatPrompt:
@@ -268,31 +266,32 @@ def read_chat(body: Mapping[str, Any], soft_tokens: int = DEFAULT_SOFT_TOKENS) -
         raise malformed(Malformed("body.messages", "missing", "Field required", body))
     if not messages:
         raise RequestError("Cannot apply chat template to an empty conversation. Provide at least one message.")
-    size = _image_size(body, soft_tokens)
+    counts = {**tokens.MEDIA, "image": _image_size(body, soft_tokens) + 2}
     turns: list[tuple[str, str, int]] = []
-    media: list[MediaItem] = []
-    question = tool_result = ""
+    media: list[str] = []
     for index, message in enumerate(map(as_object, messages)):
         role = message.get("role")
         if not isinstance(role, str):
             # vLLM lists the error of each kind of message, of which this is one.
             place = f"body.messages.{index}.CustomChatCompletionMessageParam.role"
             raise malformed(Malformed(place, "missing", "Field required", message))
-        text, items = _content(message.get("content"), size)
-        question = {"user": text, "tool": ""}.get(role, question)
-        tool_result = {"user": "", "tool": text}.get(role, tool_result)
+        text, items = _content(message.get("content"))
         calls = "".join(str(call) for call in as_list(message.get("tool_calls")))
-        turns.append((role, text + calls, sum(item.tokens for item in items)))
+        turns.append((role, text + calls, sum(counts[item] for item in items)))
         media += items
-    system = "\n".join(text for role, text, _ in turns if role in {"system", "developer"})
-    told = "\n".join(text for _, text, _ in turns)
+    transcript = "\n".join(f"{role}: {text}" for role, text, _ in turns)
+    asked = [text for role, text, _ in turns if role == "user"]
+    is_result = turns[-1][0] == "tool"
     tools = as_list(body.get("tools"))
     if tools and body.get("tool_choice") != "none":
         turns.insert(0, ("developer", str(tools), 0))
     add = body.get("add_generation_prompt") is not False
-    prompt = tuple(tokens.encode_chat(turns, add_generation_prompt=add))
     return ChatPrompt(
-        prompt=prompt, question=question, system=system, told=told, tool_result=tool_result, media=tuple(media)
+        prompt=tuple(tokens.encode_chat(turns, add_generation_prompt=add)),
+        question=asked[-1] if asked else "",
+        transcript=transcript,
+        is_result=is_result,
+        media=tuple(media),
     )
 
 
@@ -304,30 +303,21 @@ def _image_size(body: Mapping[str, Any], soft_tokens: int) -> int:
     return chosen
 
 
-def _content(content: object, soft_tokens: int) -> tuple[str, list[MediaItem]]:
-    """Return a message's text, and its images, sounds and videos."""
-    if content is None:
-        return "", []
+def _content(content: object) -> tuple[str, list[str]]:
+    """Return a message's text, and the modality of each image, sound and video."""
     if isinstance(content, str):
         return content, []
     texts: list[str] = []
-    items: list[MediaItem] = []
+    items: list[str] = []
     for part in map(as_object, as_list(content)):
         kind = part.get("type")
         if kind == "text":
             texts.append(str(part.get("text", "")))
-        elif kind in KINDS:
-            items.append(_item(part, soft_tokens))
+        elif kind in MEDIA:
+            items.append(MEDIA[kind])
         else:
             raise RequestError(f"Unknown part type: {kind}", param="messages")
     return "\n".join(texts), items
-
-
-def _item(part: Mapping[str, Any], soft_tokens: int) -> MediaItem:
-    try:
-        return item_of(part, soft_tokens)
-    except MediaItemError as error:
-        raise RequestError(str(error)) from None
 
 
 def _tool_choice(body: Mapping[str, Any], tools: Sequence[Any]) -> str | None:

@@ -1,42 +1,53 @@
-"""The start of the engine: the source of the weights, the phases of the nearest recorded boot, the log lines, the failures."""
+"""The start of the engine: the phases, log lines and memory of the nearest recorded boot, and what refuses first, in the words of the real one."""
 
 import hashlib
 import json
 import posixpath
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from localcloud.vllm import VERSION, adapters, validators
 from localcloud.vllm.arguments import Arguments, known_words
-from localcloud.vllm.memory import EngineStartError, KvCacheSize, as_loaded, capacity, drafts
-from localcloud.vllm.recorded import Model, SimulatedCard, constant, find_card, nearest_boot
+from localcloud.vllm.recorded import (
+    GIB,
+    Boot,
+    Model,
+    SimulatedCard,
+    constant,
+    find_card,
+    find_model,
+    nearest_boot,
+    published_tpu_images,
+)
+from localcloud.vllm.refusals import CONDITIONS, EngineStartError, refused
 from localcloud.vllm.settings import RuntimeEnvironment
 from localcloud.vllm.weights import LateError, Weights, find_weights
 
 _IN_TORCH_ON_TPU: Final = "12B"  # the size that vLLM serves in PyTorch there; of the others it has JAX models
-
-
 _CUDA_OF: Final = {535: 12_020, 580: 13_000}
 """Branch of the driver -> its CUDA version, as PyTorch prints it."""
-_LOADERS_ON_TPU: Final = (
-    "jax_dummy",
-    "pathways_dummy",
-    "tpu_streaming_loader",
-)  # tpu-inference 0.27.0 (register_model_loader)
-_TEMPLATES: Final = "/usr/local/lib/python3.12/dist-packages/vllm/transformers_utils/chat_templates"
 _CUDA_13: Final = 13_000
 _FIRST_WITH_CUDA_13: Final = (0, 20)
 """vLLM 0.20 is the first release whose image has CUDA 13 by default (its release notes name cu129 for older drivers); 12.x runs on driver 535."""
-_MISMATCH: Final = (
-    "RuntimeError: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling NumCudaDevices() that might "
-    "have already set an error? Error 803: system has unsupported display driver / cuda driver combination"
-)
-_TOO_OLD: Final = (
-    "RuntimeError: The NVIDIA driver on your system is too old (found version {version}). Please update your GPU driver by downloading and "
-    "installing a new version from the URL: http://www.nvidia.com/Download/index.aspx Alternatively, go to: https://pytorch.org to install a "
-    "PyTorch version that has been compiled with your version of the CUDA driver."
-)
+_LOADERS_ON_TPU: Final = ("jax_dummy", "pathways_dummy", "tpu_streaming_loader")
+"""Loaders of tpu-inference 0.27.0 (register_model_loader)."""
+_STORED: Final = {"bf16": None, "w4a16": "compressed-tensors"}
+"""Form of a checkpoint -> quantization method that its config.json states; of the others it is fp8."""
+_CUDA_CONTEXT_GIB: Final = 0.33
+"""The CUDA context, in use before any tensor is allocated."""
+_PAGE_TABLE_ENTRIES: Final = 2**20 // 2 // 4
+"""Pages of all sequences in the chip's scalar memory: half of 1 MiB, four bytes each (tpu-inference)."""
+_SHORT_LENGTH: Final = 8192
+_NEUTRAL: Final = frozenset({
+    "model", "revision", "tokenizer_revision", "load_format", "safetensors_load_strategy", "served_model_names", "host", "port",
+    "api_keys", "reasoning_parser", "tool_call_parser", "enable_auto_tool_choice", "chat_template", "allowed_origins",
+    "allowed_media_domains", "middleware", "enable_log_requests", "disable_log_requests", "disable_log_stats",
+})  # fmt: skip
+"""Arguments of the HTTP server and of loading. XLA's cache knows a program by its contents, with the shapes of its inputs: KV cache
+(utilization, type, block size), block table (longest request), batch sizes, sequences (tpu-inference, runner/compilation_manager.py and
+kv_cache_manager.py). vLLM hashes its configurations (`compute_hash`). Any other argument is assumed to change a program."""
 
 
 class KilledError(Exception):
@@ -47,14 +58,21 @@ class KilledError(Exception):
         super().__init__(f"memory limit exceeded with {used_mib} MiB used")
 
 
-_NEUTRAL: Final = frozenset({
-    "model", "revision", "tokenizer_revision", "load_format", "safetensors_load_strategy", "served_model_names", "host", "port",
-    "api_keys", "reasoning_parser", "tool_call_parser", "enable_auto_tool_choice", "chat_template", "allowed_origins",
-    "allowed_media_domains", "middleware", "enable_log_requests", "disable_log_requests", "disable_log_stats",
-})  # fmt: skip
-"""Arguments of the HTTP server and of loading. XLA's cache knows a program by its contents, with the shapes of its inputs: KV cache
-(utilization, type, block size), block table (longest request), batch sizes, sequences (tpu-inference, runner/compilation_manager.py and
-kv_cache_manager.py). vLLM hashes its configurations (`compute_hash`). Any other argument is assumed to change a program."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvCacheSize:
+    """Memory at the start of the engine, as recorded. `tokens` is the `GPU KV cache size` that vLLM logs; `available_gib` is for one device."""
+
+    max_model_len: int
+    max_num_seqs: int
+    block_size: int
+    num_blocks: int
+    tokens: int
+    available_gib: float
+
+    @property
+    def concurrency(self) -> float:
+        """Return the number of concurrent full-length requests that fit."""
+        return self.tokens / self.max_model_len
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,31 +107,33 @@ def plan(arguments: Arguments, environment: RuntimeEnvironment) -> Start:
     """Return the planned start; a failing step is the last. Raises EngineStartError only for an unknown accelerator."""
     card = find_card(environment.accelerator)
     if card is None:
-        raise EngineStartError(
-            f"VLLM_SIM_ACCELERATOR is {environment.accelerator!r}, which the simulator does not support"
-        )
+        raise refused("no_accelerator", name=environment.accelerator)
     try:
-        _check_devices(environment)
+        _check_driver(environment)
         _check_words(arguments, environment, card)
         weights = find_weights(arguments, environment)
-        loaded = as_loaded(weights.model, card, environment.image, arguments.quantization)
-        planned = capacity(arguments, loaded, card)
-    except EngineStartError as error:
-        step = StartupStep(
-            at_s=constant("IMPORT_S") + 20.0 if isinstance(error, LateError) else constant("IMPORT_S"), error=error
+        model = (
+            find_model(f"gemma-4-{weights.model.size}-fp8") if arguments.quantization == "fp8" else None
+        ) or weights.model
+        boot = nearest_boot(
+            model, card, arguments.tensor_parallel_size, drafts=arguments.speculative_config.get("model") is not None
         )
+        planned = _capacity(arguments, environment, card, stored=weights.model, model=model, boot=boot)
+    except EngineStartError as error:
+        late_s = 20.0 if isinstance(error, LateError) else 0.0
+        step = StartupStep(at_s=constant("IMPORT_S") + late_s, error=error)
         return Start(steps=(step,), capacity=None, model=None, card=card)
-    steps = _Startup(arguments, environment, card, weights, planned).steps()
+    steps = _Startup(arguments, environment, card, weights=weights, planned=planned, boot=boot).steps()
     # vLLM loads adapters when the engine is up.
-    is_jax = card.kind == "tpu" and loaded.size != _IN_TORCH_ON_TPU
-    refused = None if steps[-1].error else adapters.load(arguments, environment, is_jax=is_jax)
-    if refused is not None:
-        steps = (*steps, StartupStep(at_s=steps[-1].at_s, error=refused))
+    is_jax = card.kind == "tpu" and model.size != _IN_TORCH_ON_TPU
+    problem = None if steps[-1].error else adapters.load(arguments, environment, is_jax=is_jax)
+    if problem is not None:
+        steps = (*steps, StartupStep(at_s=steps[-1].at_s, error=problem))
     served = None if steps[-1].error else planned
-    return Start(steps=steps, capacity=served, model=loaded, card=card, is_jax=is_jax)
+    return Start(steps=steps, capacity=served, model=model, card=card, is_jax=is_jax)
 
 
-def _check_devices(environment: RuntimeEnvironment) -> None:
+def _check_driver(environment: RuntimeEnvironment) -> None:
     """Raise EngineStartError with the real server's message if it cannot use its TPU or GPU. Without a simulated driver it can.
 
     With `VLLM_ENABLE_CUDA_COMPATIBILITY`, vLLM loads the image's own libcuda before the driver's (vllm/env_override.py). An older driver needs
@@ -127,17 +147,16 @@ def _check_devices(environment: RuntimeEnvironment) -> None:
         return
     is_old = driver_cuda < _CUDA_13
     if environment.uses_cuda_compatibility and not is_old:
-        raise EngineStartError(_MISMATCH)
+        raise refused("mismatch")
     if is_old and not environment.uses_cuda_compatibility and environment.release >= _FIRST_WITH_CUDA_13:
-        raise EngineStartError(_TOO_OLD.format(version=driver_cuda))
+        raise refused("too_old", version=driver_cuda)
 
 
 def _check_words(arguments: Arguments, environment: RuntimeEnvironment, card: SimulatedCard) -> None:
-    """Raise EngineStartError with the real server's message for a load format that it does not have, or for arguments that contradict each other.
+    """Raise EngineStartError for a load format that the real server does not have, or arguments that contradict each other.
 
-    So for a chat template that is no file of its image.
-    An image for GPUs starts in the folder of vLLM's sources, one for TPUs beside it (Dockerfiles of vLLM and of tpu-inference). vLLM finds its built-in
-    templates by name (entrypoints/chat_utils.py).
+    So for a chat template that is no file of its image. An image for GPUs starts in the folder of vLLM's sources, one for TPUs beside it
+    (Dockerfiles of vLLM and of tpu-inference). vLLM finds its built-in templates by name (entrypoints/chat_utils.py).
     """
     is_tpu = card.kind == "tpu"
     template = arguments.unused.get("chat_template")
@@ -149,16 +168,78 @@ def _check_words(arguments: Arguments, environment: RuntimeEnvironment, card: Si
         is_mounted = any(path.removeprefix(f"{mount.path}/") in mount.files for mount in environment.mounts)
         is_there = is_mounted or (real is not None and real.is_file())
         if not (is_built_in or path.removeprefix(sources) in known or is_there):
-            raise EngineStartError(
-                f"vllm.exceptions.VLLMValidationError: The supplied chat template string ({template}) appears path-like, but doesn't exist! "
-                f"Tried: {template} and {posixpath.join(_TEMPLATES, template)} (parameter=chat_template)"
-            )
+            raise refused("template", template=template)
     own = _LOADERS_ON_TPU if is_tpu else ()
     if arguments.load_format.lower() not in {*known_words("load_formats"), *own}:
-        raise EngineStartError(f"ValueError: Load format `{arguments.load_format.lower()}` is not supported")
+        raise refused("load_format", name=arguments.load_format.lower())
     contradiction = validators.refusal(arguments, gpus=None if is_tpu else card.devices)
     if contradiction:
         raise EngineStartError(contradiction)
+
+
+def _capacity(
+    arguments: Arguments,
+    environment: RuntimeEnvironment,
+    card: SimulatedCard,
+    *,
+    stored: Model,
+    model: Model,
+    boot: Boot,
+) -> KvCacheSize:
+    """Return the memory of the recorded boot. Raise EngineStartError with vLLM's sentence for what its condition refuses."""
+    is_tpu, tp = card.kind == "tpu", arguments.tensor_parallel_size
+    kv_tokens = min(int(boot.kv_gib / boot.request_gib * boot.max_model_len), 2**62)
+    length = (
+        min(kv_tokens, model.max_position)
+        if arguments.max_model_len == -1
+        else arguments.max_model_len or model.max_position
+    )
+    head_gib = model.stored_head_gib + _CUDA_CONTEXT_GIB if card.kind == "cuda" and model.stored_head_gib else 0.0
+    _, _, digest = environment.image.partition("@")
+    facts: Mapping[str, Any] = {
+        "devices": card.devices,
+        "devices_asked": tp * arguments.data_parallel_size,
+        "card": card.name,
+        "total_gib": card.total_gib,
+        # vLLM drops the head that equals the embeddings, but only after it has loaded it.
+        "weights_gib": round(max(model.disk_bytes / GIB + head_gib - arguments.cpu_offload_gib, 0.0) / tp, 2),
+        "max_num_batched_tokens": arguments.max_num_batched_tokens or card.default_max_num_batched_tokens,
+        "images": 0 if arguments.language_model_only else arguments.limit_mm_per_prompt.get("image", 1),
+        "stored_method": _STORED.get(stored.form, "fp8"),
+        "is_tpu": is_tpu,
+        "is_moe": model.is_moe,
+        "loads_4_bit": bool(digest) and digest not in published_tpu_images(),
+        "max_position": model.max_position,
+        "length": length,
+        "kv_tokens": kv_tokens,
+        "kv_gib": round(boot.kv_gib, 2),
+        "needed_gib": round(boot.request_gib * length / boot.max_model_len, 2),
+    }
+    problem = validators.first_refusal(CONDITIONS, {**validators.facts_of(arguments), **facts})
+    if problem:
+        raise EngineStartError(problem)
+    sequences = arguments.max_num_seqs or card.default_max_num_seqs
+    block_size = arguments.block_size or (_block_size(length, sequences) if is_tpu else boot.block_size)
+    blocks = boot.kv_blocks * boot.block_size // block_size
+    given = arguments.num_gpu_blocks_override
+    return KvCacheSize(
+        max_model_len=length,
+        max_num_seqs=sequences,
+        block_size=block_size,
+        num_blocks=blocks if given is None else given,
+        tokens=kv_tokens if given is None else kv_tokens * given // max(blocks, 1),
+        available_gib=boot.kv_gib,
+    )
+
+
+def _block_size(length: int, sequences: int) -> int:
+    """Return the tokens of a block on a TPU: tpu-inference chooses a sixteenth of a short length, and enough that the page table fits."""
+    by_length = 16 if length > _SHORT_LENGTH else min(max(_power_of_two(length) // 16, 16), 256)
+    return max(by_length, _power_of_two(-(-length // max(_PAGE_TABLE_ENTRIES // sequences, 1))))
+
+
+def _power_of_two(number: int) -> int:
+    return 1 << (number - 1).bit_length()
 
 
 class _Startup:
@@ -169,16 +250,14 @@ class _Startup:
         arguments: Arguments,
         environment: RuntimeEnvironment,
         card: SimulatedCard,
+        *,
         weights: Weights,
         planned: KvCacheSize,
+        boot: Boot,
     ) -> None:
-        self._arguments = arguments
-        self._environment = environment
-        self._card = card
-        self._weights = weights
-        self._planned = planned
+        self._arguments, self._environment, self._card = arguments, environment, card
+        self._weights, self._planned, self._boot = weights, planned, boot
         self._is_tpu = card.kind == "tpu"
-        self._boot = nearest_boot(weights.model, card, arguments.tensor_parallel_size, drafts=drafts(arguments))
         self._cache = self._cache_file()
         self._now_s = 0.0
         self._steps: list[StartupStep] = []
@@ -227,7 +306,7 @@ class _Startup:
         if weights.copied_mb_per_s is None:
             return
         copy_s = weights.size_bytes / (weights.copied_mb_per_s * 1e6)
-        killed = _killed(environment, (constant("COPY_HELD_GIB"), weights.size_bytes / 2**30))
+        killed = _killed(environment, (constant("COPY_HELD_GIB"), weights.size_bytes / GIB))
         if killed is not None:
             self._fail(killed[1], copy_s * killed[0])
             return
@@ -235,12 +314,11 @@ class _Startup:
         self._log(f"[simulated] copying the weights into memory took {copy_s:.2f} seconds")
 
     def _imports(self) -> None:
-        arguments, planned = self._arguments, self._planned
+        arguments, card, boot = self._arguments, self._card, self._boot
         self._log(
             f"[api_server.py:1] vLLM API server version {VERSION}",
             f"[model.py:1] Resolved architecture: Gemma4ForConditionalGeneration ({self._weights.model.name})",
-            f"[model.py:1] Using max model len {planned.max_model_len}",
-            f"[scheduler.py:1] Chunked prefill is enabled with max_num_batched_tokens={planned.max_num_batched_tokens}.",
+            f"[model.py:1] Using max model len {self._planned.max_model_len}",
         )
         if arguments.enforce_eager:
             self._log("[vllm.py:1] Enforce eager set, disabling torch.compile, CUDAGraphs, and JIT kernel warmup.")
@@ -248,9 +326,15 @@ class _Startup:
             self._log(
                 f"[serve.py:1] Defaulting api_server_count to data_parallel_size ({arguments.data_parallel_size})."
             )
-        self._now_s += self._boot.import_s
+        if not boot.is_of(self._weights.model, card, arguments.tensor_parallel_size):
+            times = 1 / boot.slower(card, arguments.tensor_parallel_size)
+            self._log(
+                f"[simulated] no recording of this model and card: the figures are those of {boot.model} on {boot.hardware.name}, and the rate "
+                f"is {times:.2f} times its rate, the ratio of the bandwidths"
+            )
+        self._now_s += boot.import_s
         self._log(
-            f"[core.py:1] Initializing a V1 LLM engine (v{VERSION}) on {self._card.name}",
+            f"[core.py:1] Initializing a V1 LLM engine (v{VERSION}) on {card.name}",
             f"[gpu_model_runner.py:1] Starting to load model {arguments.model}...",
             is_of_engine=True,
         )
@@ -280,7 +364,7 @@ class _Startup:
             self._log(f"Loading safetensors checkpoint shards: {done:4.0%} Completed | {shard}/{shards}")
         self._log(
             f"[default_loader.py:1] Loading weights took {load_s:.2f} seconds",
-            f"[gpu_model_runner.py:1] Model loading took {self._planned.weights_gib:.2f} GiB memory and {load_s:.6f} seconds",
+            f"[gpu_model_runner.py:1] Model loading took {self._boot.weights_gib:.2f} GiB memory and {load_s:.6f} seconds",
             is_of_engine=True,
         )
 
