@@ -1,10 +1,8 @@
 """The checks of features against the simulated server: all pass, and each fails on the feature or the answer that is broken."""
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import pytest
 
@@ -15,8 +13,8 @@ from gemma_serving.scripts.smoke.checks_server import judged_drafts
 from gemma_serving.scripts.smoke.context import SmokeTarget
 from gemma_serving.scripts.smoke.results import Outcome
 from gemma_serving.scripts.stack.access import ServerAccess
-from localcloud.tests.running.running_server import server
 from localcloud.vllm.broken_answers import KINDS
+from tests.scripts.smoke.conftest import ADAPTERS, EACH, Served
 from tests.scripts.smoke.test_broken_answers import ALL, JUDGED, Answering, outcome_of
 
 NEW = (
@@ -44,7 +42,7 @@ FEATURES = ServedFeatures(
     audios=1,
     thinking=True,
     tools=True,
-    adapters=("sql", "poems"),
+    adapters=ADAPTERS,
     speculation="draft-model",
     draft_tokens=3,
 )
@@ -55,41 +53,8 @@ TARGET = SmokeTarget(
 )
 
 
-CHAT = "/v1/chat/completions"
-EACH = 1000
-
-
-class Server:
-    """The simulated server, and the file of its faults."""
-
-    def __init__(self, url: str, faults: Path) -> None:
-        self.url, self.faults = url, faults
-
-    def plant(self, *faults: Mapping[str, object]) -> None:
-        """Plant faults in chats, in each request if they name none."""
-        rows = [{"path": CHAT, "count": 1 if "nth" in fault else EACH, **fault} for fault in faults]
-        self.faults.write_text(json.dumps(rows))
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    folder = tmp_path_factory.mktemp("machine")
-    for name in FEATURES.adapters:
-        adapter = folder / "adapters" / name
-        adapter.mkdir(parents=True)
-        (adapter / "adapter_config.json").write_text(json.dumps({"r": 16, "lora_alpha": 32}))
-    words = ["vllm", "serve", "simulated/tiny", "--max-model-len", "8192", "--enable-auto-tool-choice"]
-    words += ["--tool-call-parser", "gemma4", "--reasoning-parser", "gemma4"]
-    words += ['--limit-mm-per-prompt={"image": 2, "video": 1, "audio": 1}']
-    words += ["--enable-lora", "--lora-modules", *(f"{name}=/adapters/{name}" for name in FEATURES.adapters)]
-    words += ['--speculative-config={"method": "ngram", "num_speculative_tokens": 3}']
-    around = {"VLLM_SIM_TTFT_S": "0", "VLLM_SIM_TPOT_S": "0.0004", "VLLM_SIM_PATHS": json.dumps({"/": str(folder)})}
-    with server(words, **around, VLLM_SIM_FAULTS=str(folder / "faults.json")) as url:
-        yield Server(url, folder / "faults.json")
-
-
 def outcomes(
-    served: Server, target: SmokeTarget = TARGET, *faults: Mapping[str, object], names: Sequence[str] = NEW
+    served: Served, target: SmokeTarget = TARGET, *faults: Mapping[str, object], names: Sequence[str] = NEW
 ) -> dict[str, Outcome]:
     served.plant(*faults)
     checks = tuple(check for check in (*CHECKS, *AGENT_CHECKS) if check.name in {"ready", "served model", *names})
@@ -97,12 +62,11 @@ def outcomes(
     return {check.name: check.outcome for check in report.checks if check.name in names}
 
 
-def test_each_check_passes_on_a_server_without_a_fault(served: Server):
+def test_each_check_passes_on_a_server_without_a_fault(served: Served):
     assert {name: outcome for name, outcome in outcomes(served).items() if outcome.state != "passed"} == {}
 
 
-def test_a_timed_stream_knows_its_tokens_per_step(served: Server):
-    served.plant()
+def test_a_timed_stream_knows_its_tokens_per_step(served: Served):
     checks = [check for check in CHECKS if check.name in {"ready", "served model", "single stream"}]
     report = run_smoke(ServerAccess(base_url=served.url, auth="none"), TARGET, lambda _said: None, checks=checks)
     values = {check.name: check.outcome.values for check in report.checks}
@@ -110,7 +74,7 @@ def test_a_timed_stream_knows_its_tokens_per_step(served: Server):
     assert values["single stream"]["tokens_per_step"] == pytest.approx(1.75, rel=0.05)
 
 
-def test_features_other_than_those_of_the_server_fail_and_absent_ones_are_skipped(served: Server):
+def test_features_other_than_those_of_the_server_fail_and_absent_ones_are_skipped(served: Served):
     for tokens in (140, 560):
         found = outcomes(served, replace(TARGET, features=replace(FEATURES, image_tokens=tokens)))
         assert (found["image"].state, found["two images"].state) == ("failed", "failed")
@@ -125,7 +89,7 @@ def test_features_other_than_those_of_the_server_fail_and_absent_ones_are_skippe
     ].state == ("skipped")
 
 
-def test_a_rejected_item_of_a_kind_that_the_settings_do_not_name_is_a_warning(served: Server):
+def test_a_rejected_item_of_a_kind_that_the_settings_do_not_name_is_a_warning(served: Served):
     unset = replace(TARGET, features=replace(FEATURES, audios=999))
     outcome = outcomes(served, unset, {"status": 500}, names=["sound"])["sound"]
     assert (outcome.state, outcome.measured) == ("warned", "status 500")
@@ -158,19 +122,19 @@ LOST = {
 
 
 @pytest.mark.parametrize("part", LOST)
-def test_exactly_the_checks_of_a_part_that_is_lost_fail(served: Server, part: str):
+def test_exactly_the_checks_of_a_part_that_is_lost_fail(served: Served, part: str):
     found = outcomes(served, TARGET, {"broken": part})
     assert {name for name, outcome in found.items() if outcome.state != "passed"} == LOST[part], found
 
 
 @pytest.mark.parametrize("path", ["/v1/responses", "/v1/messages"])
-def test_a_stream_of_an_api_for_agents_without_its_last_event_fails(served: Server, path: str):
+def test_a_stream_of_an_api_for_agents_without_its_last_event_fails(served: Served, path: str):
     found = outcomes(served, TARGET, {"path": path, "cut": 3}, names=[path])
     assert "instead of" in found[path].detail
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_server_with_a_broken_answer_fails_the_checks_that_ask_for_it(served: Server, kind: str):
+def test_a_server_with_a_broken_answer_fails_the_checks_that_ask_for_it(served: Served, kind: str):
     for seed, only_stream in ((1, 0), (2, 1)):
         client = partial(Answering, kind, "stream" if only_stream else "both", seed)
         states = {
@@ -182,7 +146,7 @@ def test_a_server_with_a_broken_answer_fails_the_checks_that_ask_for_it(served: 
         assert {name for name, outcome in found.items() if outcome.state == "failed"} == expected, found
 
 
-def test_a_call_that_breaks_only_after_others_in_the_same_process_fails(served: Server):
+def test_a_call_that_breaks_only_after_others_in_the_same_process_fails(served: Served):
     """vllm-project/vllm#39214 fails from the third call on. The first two calls are four requests."""
     faults = [{"broken": "call_as_text", "only_stream": True, "seed": 1, "nth": nth, "count": EACH} for nth in (5, 6)]
     found = outcomes(served, TARGET, *faults, names=["tool call"])
