@@ -30,7 +30,7 @@ from localcloud.world.timeline import Clock
 
 ReadSecret: TypeAlias = Callable[[str, str], str]
 """Returns the payload of `projects/P/secrets/S/versions/V` for a service account's email. Raises RevisionFailedError if access is denied."""
-ListObjects: TypeAlias = Callable[[str], Mapping[str, int | str] | None]
+ListObjects: TypeAlias = Callable[[str], Mapping[str, int] | None]
 """Returns names and sizes in bytes of a bucket's objects, or None if the bucket does not exist."""
 WriteLog: TypeAlias = Callable[[str, LogLine], None]
 """Writes a line to Cloud Logging, for a revision's full name."""

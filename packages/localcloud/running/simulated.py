@@ -32,16 +32,12 @@ def simulated_runtimes(cloud: Cloud) -> Runtimes:
             raise RevisionFailedError(f"Permission denied on secret: {secret} for Revision service account {account}.")
         return _payload(cloud, full)
 
-    def list_objects(bucket: str) -> Mapping[str, int | str] | None:
-        """Return names and sizes in bytes of a bucket's objects, and in place of the size the text of each config.json."""
+    def list_objects(bucket: str) -> Mapping[str, int] | None:
+        """Return names and sizes in bytes of a bucket's objects."""
         if not cloud.store.has("storage.buckets", bucket):
             return None
         return {
-            name.split("/", 1)[1]: (
-                (cloud.state / "objects" / str(document["_file"])).read_text(encoding="utf-8", errors="replace")
-                if name.endswith("/config.json")
-                else int(document["size"])
-            )
+            name.split("/", 1)[1]: int(document["size"])
             for name, document in cloud.store.under("storage.objects", bucket + "/")
         }
 

@@ -83,8 +83,6 @@ class StartupStep:
     line: str = ""
     error: EngineStartError | KilledError | None = None
     cache_file: Path | None = None
-    is_of_engine: bool = False
-    """True if each engine logs the line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,10 +269,8 @@ class _Startup:
                 break
         return tuple(self._steps)
 
-    def _log(self, *lines: str, is_of_engine: bool = False, cache_file: Path | None = None) -> None:
-        self._steps += [
-            StartupStep(at_s=self._now_s, line=line, is_of_engine=is_of_engine, cache_file=cache_file) for line in lines
-        ]
+    def _log(self, *lines: str, cache_file: Path | None = None) -> None:
+        self._steps += [StartupStep(at_s=self._now_s, line=line, cache_file=cache_file) for line in lines]
 
     def _fail(self, error: KilledError, after_s: float) -> None:
         self._steps.append(StartupStep(at_s=self._now_s + after_s, error=error))
@@ -336,7 +332,6 @@ class _Startup:
         self._log(
             f"[core.py:1] Initializing a V1 LLM engine (v{VERSION}) on {card.name}",
             f"[gpu_model_runner.py:1] Starting to load model {arguments.model}...",
-            is_of_engine=True,
         )
 
     def _download(self) -> None:
@@ -365,7 +360,6 @@ class _Startup:
         self._log(
             f"[default_loader.py:1] Loading weights took {load_s:.2f} seconds",
             f"[gpu_model_runner.py:1] Model loading took {self._boot.weights_gib:.2f} GiB memory and {load_s:.6f} seconds",
-            is_of_engine=True,
         )
 
     def _compile(self) -> None:
@@ -392,14 +386,12 @@ class _Startup:
             f"[gpu_worker.py:1] Available KV cache memory: {planned.available_gib:.2f} GiB",
             f"[kv_cache_utils.py:1] GPU KV cache size: {planned.tokens:,} tokens",
             f"[kv_cache_utils.py:1] Maximum concurrency for {planned.max_model_len:,} tokens per request: {planned.concurrency:.2f}x",
-            is_of_engine=True,
         )
         if not self._is_tpu and not self._arguments.enforce_eager:
             self._log("Capturing CUDA graphs (mixed prefill-decode, PIECEWISE): 100%")
         self._now_s += self._boot.warm_up_s
         self._log(
             f"[core.py:1] init engine (profile, create kv cache, warmup model) took {self._now_s:.2f} seconds",
-            is_of_engine=True,
         )
 
 

@@ -32,9 +32,9 @@ _CLOSE_LIMIT_S: Final = 1.0
 """Seconds in which an aborted request's last bytes are written."""
 
 
-def _log(line: str, *, level: str = "INFO", process: str = "APIServer") -> None:
+def _log(line: str, *, level: str = "INFO") -> None:
     stamp = datetime.now().astimezone().strftime("%m-%d %H:%M:%S")
-    print(f"({process} pid=1) {level} {stamp} {line}", flush=True)
+    print(f"(APIServer pid=1) {level} {stamp} {line}", flush=True)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -100,7 +100,7 @@ async def _run(
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
-    if not await _start(start, arguments, environment, stopped):
+    if not await _start(start, environment, stopped):
         return 0 if stopped.is_set() else 1
     assert start.capacity is not None  # noqa: S101 - a start without an error has a capacity
     assert start.model is not None  # noqa: S101
@@ -156,7 +156,7 @@ async def _run(
     return 0
 
 
-async def _start(start: Start, arguments: Arguments, environment: RuntimeEnvironment, stopped: asyncio.Event) -> bool:
+async def _start(start: Start, environment: RuntimeEnvironment, stopped: asyncio.Event) -> bool:
     """Run the steps of the start. Return True if the engine is up."""
     started = time.monotonic()
     for step in start.steps:
@@ -164,26 +164,19 @@ async def _start(start: Start, arguments: Arguments, environment: RuntimeEnviron
         if left > 0:
             with suppress(TimeoutError):
                 await asyncio.wait_for(stopped.wait(), left)
-        if stopped.is_set() or not _take(step, arguments):
+        if stopped.is_set() or not _take(step):
             return False
     return True
 
 
-def _processes(arguments: Arguments) -> tuple[str, ...]:
-    """Return the names of the engines' processes in the log. Without data parallelism the engine logs as the server does."""
-    replicas = arguments.data_parallel_size
-    return tuple(f"EngineCore_DP{rank}" for rank in range(replicas)) if replicas > 1 else ("APIServer",)
-
-
-def _take(step: StartupStep, arguments: Arguments) -> bool:
+def _take(step: StartupStep) -> bool:
     """Log one step and write its cache file. Return False if the step fails."""
     if step.line.startswith("[simulated]"):
         print(step.line, flush=True)
     elif step.line and not step.line.startswith("["):  # a progress bar, which vLLM's logger does not write
         print(step.line, file=sys.stderr, flush=True)
     elif step.line:
-        for process in _processes(arguments) if step.is_of_engine else ("APIServer",):
-            _log(step.line, process=process)
+        _log(step.line)
     if step.cache_file is not None:
         step.cache_file.parent.mkdir(parents=True, exist_ok=True)
         step.cache_file.write_text("content of the real server's cache\n", encoding="utf-8")

@@ -20,10 +20,10 @@ class VariableError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mount:
-    """A Cloud Storage volume in the container: `files` maps the names below `path` to their sizes in bytes, and a config.json to its text."""
+    """A Cloud Storage volume in the container: `files` maps the names below `path` to their sizes in bytes."""
 
     path: str
-    files: Mapping[str, int | str]
+    files: Mapping[str, int]
     options: Mapping[str, str]
     readable: bool
 
@@ -32,7 +32,7 @@ class Mount:
 class Bucket:
     """A bucket that the server can name as `gs://`: `files` maps the objects' names as for a mount; `problem` is why it cannot be listed."""
 
-    files: Mapping[str, int | str]
+    files: Mapping[str, int]
     problem: str
 
 

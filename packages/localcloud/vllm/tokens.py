@@ -17,43 +17,11 @@ END_OF_TURN: Final = 106
 MEDIA: Final = {"audio": 752, "video": 2496}
 """Tokens of a sound and a video: the most that Gemma 4's processor makes of one. An image has the size that the server or the request sets."""
 
-_BYTES_AT: Final = 256
-_WORD_AT: Final = 512
-_SPACED_AT: Final = _WORD_AT + 26**3
-_PAIR_AT: Final = _SPACED_AT + 26**3
-VOCABULARY: Final = _PAIR_AT + 128 * 128
+_WORDS_AT: Final = 2**16
+"""From here on, an id without the marker of a text is outside the vocabulary; below, it is a special token."""
+_MARKER: Final = b"\x01"
 LONGEST: Final = 4
 """Bytes of the longest token: a space and three letters."""
-_PIECE_WORD: Final = 3
-_PIECE_PAIR: Final = 2
-
-
-def _word_id(word: bytes) -> int:
-    return ((word[0] - 97) * 26 + word[1] - 97) * 26 + word[2] - 97
-
-
-def _id(piece: bytes) -> int:
-    if len(piece) == LONGEST:
-        return _SPACED_AT + _word_id(piece[1:])
-    if len(piece) == _PIECE_WORD:
-        return _WORD_AT + _word_id(piece)
-    if len(piece) == _PIECE_PAIR:
-        return _PAIR_AT + piece[0] * 128 + piece[1]
-    return _BYTES_AT + piece[0]
-
-
-def _letters(number: int) -> bytes:
-    return bytes((97 + number // 676, 97 + number // 26 % 26, 97 + number % 26))
-
-
-def _piece(token: int) -> bytes:
-    if token >= _PAIR_AT:
-        return bytes(((token - _PAIR_AT) // 128, (token - _PAIR_AT) % 128))
-    if token >= _SPACED_AT:
-        return b" " + _letters(token - _SPACED_AT)
-    if token >= _WORD_AT:
-        return _letters(token - _WORD_AT)
-    return bytes((token - _BYTES_AT,)) if token >= _BYTES_AT else b""
 
 
 def pieces(text: str) -> list[bytes]:
@@ -67,24 +35,19 @@ def count(text: str) -> int:
 
 
 def encode(text: str) -> list[int]:
-    """Return the ids of text, without special tokens."""
-    cache: dict[bytes, int] = {}
-    out: list[int] = []
-    for piece in _PIECE.findall(text.encode()):
-        token = cache.get(piece)
-        if token is None:
-            token = cache[piece] = _id(piece)
-        out.append(token)
-    return out
+    """Return the ids of text, without special tokens: the number that a marker and the token's bytes are."""
+    return [int.from_bytes(_MARKER + piece) for piece in pieces(text)]
 
 
 def decode(tokens: Iterable[int]) -> str:
     """Return the text of ids. Special tokens are omitted, and broken UTF-8 is replaced. Raises ValueError for ids outside the vocabulary."""
     out: list[bytes] = []
     for token in tokens:
-        if not 0 <= token < VOCABULARY:
+        data = token.to_bytes(8).lstrip(b"\0") if 0 <= token < 2**64 else b""
+        is_text = data.startswith(_MARKER)
+        if not is_text and not 0 <= token < _WORDS_AT:
             raise ValueError(f"Token id {token} is out of vocabulary")
-        out.append(_piece(token))
+        out.append(data[1:] if is_text else b"")
     return b"".join(out).decode(errors="replace")
 
 

@@ -133,14 +133,14 @@ def _disk_weights(arguments: Arguments, environment: RuntimeEnvironment) -> Weig
     return replace(weights, copied_mb_per_s=rate, host_gib=(size_gib, constant("SERVER_HELD_GIB")))
 
 
-def _folder_weights(name: str, files: Mapping[str, int | str], mb_per_s: float) -> Weights:
+def _folder_weights(name: str, files: Mapping[str, int], mb_per_s: float) -> Weights:
     """Check a folder as vLLM does: first the configuration, then the weights.
 
     A staged file can be a placeholder of a few bytes; then the checkpoint's known size counts.
     """
     if _CONFIG not in files and "params.json" not in files:
         raise refused("not_a_model", name=name)
-    weights = {file: int(size) for file, size in files.items() if file.endswith((".safetensors", ".bin", ".pt"))}
+    weights = {file: size for file, size in files.items() if file.endswith((".safetensors", ".bin", ".pt"))}
     if not weights:
         raise LateError(words("no_weights", name=name))
     model = find_model(name)
@@ -151,7 +151,7 @@ def _folder_weights(name: str, files: Mapping[str, int | str], mb_per_s: float) 
     return Weights(model=model, size_bytes=total if total > known // 10 else known, mb_per_s=mb_per_s)
 
 
-def _streamed_files(arguments: Arguments, environment: RuntimeEnvironment) -> Mapping[str, int | str]:
+def _streamed_files(arguments: Arguments, environment: RuntimeEnvironment) -> Mapping[str, int]:
     """Return the objects below the model's URI, by relative name. Raises EngineStartError with vLLM's or Google's message."""
     name = arguments.model
     if environment.release < _FIRST_STREAMER:

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from localcloud.json_values import packaged
 from localcloud.tests.running.running_server import ask, server
+from localcloud.vllm.broken_answers import KINDS
 from localcloud.vllm.faults import FaultError, PlantedFaults, read_faults
 
 BROKEN = (OSError, http.client.HTTPException)
@@ -30,6 +32,12 @@ def url(file: Path) -> Iterator[str]:
 
 def plant(file: Path, *faults: dict[str, Any]) -> None:
     file.write_text(json.dumps([{"path": PATH, **fault} for fault in faults]))
+
+
+def test_each_broken_answer_has_a_public_source_or_is_ours():
+    rows: dict[str, dict[str, str]] = packaged("localcloud.vllm", "broken_answers.json")["faults"]
+    assert rows.keys() == KINDS.keys()
+    assert [row for row in rows.values() if not row["source"].startswith(("ours", "https://github.com/"))] == []
 
 
 def test_an_error_status_hits_the_requests_that_it_names(url: str, file: Path):
