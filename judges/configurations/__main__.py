@@ -56,7 +56,8 @@ class ConfigurationOptions:
 def _run(options: ConfigurationOptions) -> ExitCode:
     print_progress("configurations", f"drawing {options.count} stacks for each platform")
     rows = list(drawn(options.count))
-    refusals, answers = {"": 0}, [dict[str, int]() for _ in rows]
+    refusals = {"": 0}
+    answers = [dict[str, int]() for _ in rows]
     names = [*GPU_RELEASES, *(f"{TPU}{wheels.name}" for wheels in WHEELS)]
     asked = {
         name: [place for place, (stack, _, one) in enumerate(rows) if name in releases_of(stack, one)] for name in names

@@ -3,13 +3,14 @@
 An edit is one of the first law's (tests/planning/test_remedies.py), a part of `speculativeConfig`, or one of the settings that vLLM's validators compare.
 """
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 from typing import Any, Final
 
 from gemma_serving.planning.data.checkpoints import find_checkpoint
 from gemma_serving.planning.data.tables import data_file
+from gemma_serving.planning.question.validators import fact_of
+from gemma_serving.planning.settings.vllm_args import OPTIONS
 from tests.planning.configured import Configured, configured
 from tests.planning.test_remedies import EDITS, STACKS, Values
 
@@ -107,23 +108,26 @@ def compared_together(stack: str, random: Random) -> Values:
     """Return drawn values of all settings that one of vLLM's validators compares."""
     row = random.choice(data_file("validators.json")["rows"])
     names = {word for name, _, *value in row["if"] for word in (name, *value) if isinstance(word, str)}
-    keys = [key for key in COMPARED if snake(key) in names] + ([] if "proposed_tokens" not in names else [_SEQUENCES])
+    keys = [key for key in COMPARED if _compared(key) in names] + (
+        [] if "proposed_tokens" not in names else [_SEQUENCES]
+    )
     edits: Values = {key: random.choice([one for one in COMPARED[key] if one is not None]) for key in keys}
     if any("speculative" in name or "proposed" in name for name in names):
         edits |= {"vllm.speculativeConfig": speculation(stack, random), "vllm.speculative": None}
     if "enable_lora" in names:
         edits["vllm.lora"] = {"adapters": {"sql": "org/sql"}}
-    flags = {fact: word for word in random.sample(ARGUMENTS, len(ARGUMENTS)) if (fact := _fact_of(word)) in names}
+    flags = {
+        fact: word
+        for word in random.sample(ARGUMENTS, len(ARGUMENTS))
+        if (fact := fact_of(word.partition("=")[0].replace("--no-", "--"))) in names
+    }
     return edits | ({"vllm.extraArgs": [*flags.values()]} if flags else {})
 
 
-def _fact_of(argument: str) -> str:
-    return snake(argument.partition("=")[0].removeprefix("--no-").removeprefix("--"))
-
-
-def snake(name: str) -> str:
-    """Return the name of a fact of a key or a flag."""
-    return re.sub(r"(?<=[a-z])([A-Z])", r"_\1", name.rpartition(".")[2]).lower().replace("-", "_")
+def _compared(key: str) -> str:
+    """Return the fact that a key of COMPARED states; empty for a block."""
+    option = OPTIONS.get(key.removeprefix("vllm."))
+    return option.name if option is not None else ""
 
 
 def edits_of(stack: str, random: Random) -> Values:
@@ -147,7 +151,8 @@ def drawn(count: int, *, seed: int = SEED) -> Iterator[tuple[str, Values, Config
     """Yield edited stacks whose model's config.json is known, `count` for each platform: the stack, its edits and its server."""
     random = Random(seed)  # noqa: S311 - a draw of cases
     for platform in ("cloudRun", "tpu"):
-        stacks, left = sorted(name for name, values in STACKS.items() if platform in values), count
+        stacks = sorted(name for name, values in STACKS.items() if platform in values)
+        left = count
         while left:
             stack = random.choice(stacks)
             edits = edits_of(stack, random)

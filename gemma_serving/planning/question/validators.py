@@ -3,6 +3,8 @@
 The simulated server has a copy of the table. `make -C judges configurations` asks vLLM itself, and a test compares its answers with the plan.
 """
 
+import math
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -13,7 +15,7 @@ from msgspec import Struct
 
 from gemma_serving.planning.data.tables import typed_file
 from gemma_serving.planning.numbers import is_number, read_json
-from gemma_serving.planning.question.server_flags import ServerArgument
+from gemma_serving.planning.question.server_flags import ServerArgument, read_number
 from gemma_serving.planning.settings.vllm_args import OPTIONS, VllmOptions
 
 SPECULATIVE: Final = "speculative_config"
@@ -56,17 +58,20 @@ class _Validators(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     rows: tuple[Validator, ...]
 
 
+_ORDERS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
+    "<": operator.lt,
+    ">": operator.gt,
+    "is at least": operator.ge,
+    "is indivisible by": lambda left, right: left % right != 0,
+}
+"""Comparisons of two numbers; with any other value they do not hold."""
 _COMPARISONS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
-    "<": lambda left, right: is_number(left) and is_number(right) and left < right,
-    ">": lambda left, right: is_number(left) and is_number(right) and left > right,
-    "is at least": lambda left, right: is_number(left) and is_number(right) and left >= right,
     "is": lambda left, right: left == right and isinstance(left, bool) is isinstance(right, bool),
-    "is not": lambda left, right: left != right,
+    "is not": operator.ne,
     "is not in": lambda left, right: left not in right,
     "is in": lambda left, right: left in right,
     "ends in": lambda left, right: str(left).endswith(right),
     "has other than": lambda left, right: not set(left) <= set(right),
-    "is no multiple of": lambda left, right: is_number(left) and is_number(right) and left % right != 0,
 }
 
 
@@ -74,13 +79,22 @@ def _holds(facts: Facts, name: str, comparison: str, value: object = None) -> bo
     """Return whether a condition holds. Of an absent fact only `is absent` and what begins with `is not` hold."""
     if name not in facts:
         return comparison in {"is absent", "is not", "is not in"}
-    other = facts.get(value, value) if isinstance(value, str) else value
-    return comparison == "is present" or (comparison in _COMPARISONS and _COMPARISONS[comparison](facts[name], other))
+    left = facts[name]
+    right = facts.get(value, value) if isinstance(value, str) else value
+    if comparison in _ORDERS:
+        return is_number(left) and is_number(right) and _ORDERS[comparison](left, right)
+    return comparison == "is present" or (comparison in _COMPARISONS and _COMPARISONS[comparison](left, right))
 
 
 @cache
 def _table() -> _Validators:
     return typed_file("validators.json", _Validators)
+
+
+@cache
+def _about_schedules() -> tuple[Validator, ...]:
+    """Return the checks of an asynchronous schedule. Each candidate of a search is read with them, so the others are left out."""
+    return tuple(row for row in _table().rows if ASYNC in (name for name, *_ in row.conditions))
 
 
 def refused_by(facts: Facts) -> tuple[Validator, ...]:
@@ -99,17 +113,19 @@ def facts_of(options: VllmOptions, arguments: Sequence[ServerArgument] = (), **m
     else:
         facts.pop(SPECULATIVE, None)
     sizes = [facts[f"{name}_parallel_size"] for name in ("tensor", "pipeline", "prefill_context")]
-    facts["world_size"] = _product(sizes)
-    proposed = facts.get(f"{SPECULATIVE}.num_speculative_tokens")
-    if is_number(proposed):
-        facts["proposed_tokens"] = _product([facts.get("max_num_seqs"), proposed + 1])
+    if all(map(is_number, sizes)):
+        facts["world_size"] = math.prod(filter(is_number, sizes))
+    sequences, proposed = facts.get("max_num_seqs"), facts.get(f"{SPECULATIVE}.num_speculative_tokens")
+    if is_number(sequences) and is_number(proposed):
+        facts["proposed_tokens"] = sequences * (proposed + 1)
     return facts
 
 
 def taken_together(given: VllmOptions, base: VllmOptions) -> VllmOptions:
     """Return the given options over the recommended ones, without a recommended asynchronous schedule if vLLM refuses it beside the given ones."""
     merged = given.merged_over(base)
-    is_refused = any(ASYNC in (name for name, *_ in row.conditions) for row in refused_by(facts_of(merged)))
+    facts = facts_of(merged)
+    is_refused = any(row.refuses(facts) for row in _about_schedules())
     return replace(merged, async_scheduling=given.async_scheduling) if is_refused else merged
 
 
@@ -126,18 +142,21 @@ def _argued(argument: ServerArgument) -> Iterator[tuple[str, object]]:
     """Yield the fact of an argument that vLLM's parser accepts."""
     if argument.flag is None or argument.problem or argument.key:
         return
+    yield (
+        fact_of(argument.name),
+        not argument.is_off if argument.flag.kind in {"switch", "toggle"} else _value_of(argument),
+    )
+
+
+def _value_of(argument: ServerArgument) -> object:
+    """Return the value of an argument as vLLM's parser reads it."""
     text = " ".join(argument.value)
-    value: object = not argument.is_off if argument.flag.kind in {"switch", "toggle"} else text
+    number = argument.flag.number if argument.flag is not None else ""
     with suppress(ValueError):
-        value = value if isinstance(value, bool) else read_json(text)
-    yield _FLAGS.get(argument.name, argument.name.removeprefix("--").replace("-", "_")), value
+        return read_number(text, number) if number else read_json(text)
+    return text
 
 
-def _product(values: Sequence[object]) -> int | None:
-    """Return the product of whole numbers; None if one is none."""
-    product = 1
-    for value in values:
-        if not isinstance(value, int):
-            return None
-        product *= value
-    return product
+def fact_of(flag: str) -> str:
+    """Return the name of the fact that a flag states."""
+    return _FLAGS.get(flag, flag.removeprefix("--").replace("-", "_"))

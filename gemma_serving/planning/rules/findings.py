@@ -78,7 +78,8 @@ def findings_of(subject: Subject) -> tuple[tuple[Finding, ...], tuple[Together, 
             )
         )
     findings.sort(key=lambda finding: _ORDER[finding.severity])
-    joined, open_ones = _Joined(trial), [one for one in findings if one.id not in accepted]
+    joined = _Joined(trial)
+    open_ones = [one for one in findings if one.id not in accepted]
     sets = [joined.with_those([one for one in open_ones if one.severity == kind]) for kind in ("block", "warn")]
     ended = tuple(_ended(finding, trial, subject.resolved) for finding in findings)
     return ended, tuple(one for one in sets if one)
@@ -329,7 +330,8 @@ class _Joined:
 
     def with_those(self, findings: Sequence[Finding]) -> Together | None:
         """Add a remedy of each finding that the set leaves. Return the set; None if it is the remedy of one finding."""
-        ways, before = {one.id: [way for way in one.remedies if way.is_deployable] for one in findings}, len(self._used)
+        ways = {one.id: [way for way in one.remedies if way.is_deployable] for one in findings}
+        before = len(self._used)
         moves_first = sorted(findings, key=lambda one: not all(way.move for way in ways[one.id]))
         for finding in moves_first:
             after = self._subject_after(finding.id)

@@ -7,7 +7,7 @@ from typing import Final, cast
 from gemma_serving.planning.cost.subject import Subject
 from gemma_serving.planning.question.extra_arguments import extra_arguments
 from gemma_serving.planning.question.releases import is_before
-from gemma_serving.planning.question.validators import SPECULATIVE, Facts, Validator, facts_of, refused_by
+from gemma_serving.planning.question.validators import SPECULATIVE, Facts, Validator, fact_of, facts_of, refused_by
 from gemma_serving.planning.rules.arguments import kept_arguments
 from gemma_serving.planning.rules.registry import RuleResult, rule
 from gemma_serving.planning.settings.finding import Remedy
@@ -63,7 +63,7 @@ def _names(row: Validator, facts: Facts) -> list[str]:
 
 def _keys(subject: Subject, row: Validator, facts: Facts) -> str:
     """Return the keys and arguments whose values a check compares."""
-    arguments = {_fact_of(one.name): one.written for one in extra_arguments(subject.resolved)}
+    arguments = {fact_of(one.name): one.written for one in extra_arguments(subject.resolved)}
     deployment = subject.resolved.deployment
     unknown = [
         f".{key}"
@@ -79,10 +79,6 @@ def _keys(subject: Subject, row: Validator, facts: Facts) -> str:
 def _others(config: object, known: Sequence[str]) -> list[str]:
     """Return the keys of a map that a check does not know."""
     return sorted(set(cast("Mapping[str, object]", config)) - set(known))
-
-
-def _fact_of(flag: str) -> str:
-    return flag.removeprefix("--").replace("-", "_")
 
 
 def _ways(row: Validator, facts: Facts) -> Iterator[Values]:
@@ -102,7 +98,7 @@ def _ways(row: Validator, facts: Facts) -> Iterator[Values]:
 
 def _remedy(subject: Subject, facts: Facts, values: Values) -> Remedy:
     """Return the change of settings that gives facts new values."""
-    read = [one for one in extra_arguments(subject.resolved) if _fact_of(one.name) in values]
+    read = [one for one in extra_arguments(subject.resolved) if fact_of(one.name) in values]
     changes: dict[str, object] = {"vllm.extra_args": kept_arguments(subject, read)} if read else {}
     changes |= {f"vllm.{name}": value for name, value in values.items() if name in KEY_OF}
     parts = {name.partition(".")[2]: value for name, value in values.items() if name.startswith(f"{SPECULATIVE}.")}

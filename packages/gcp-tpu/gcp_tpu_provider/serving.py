@@ -254,7 +254,7 @@ def _lost(answer: str, *, by_google: bool) -> CannotWaitError:
 
 
 async def _require_alive(operation: ResourceOperation) -> None:
-    """Raise LostError if Google took the capacity back, and CannotWaitError if its run ended or somebody may have deleted it."""
+    """Raise LostError if Google took the capacity back, and CannotWaitError if its run ended or a user may have deleted it."""
     record = operation.owned_record()
     planned_end = record.observed.get("deadline")
     found = await operation.api.find_queued_resource(record.name)

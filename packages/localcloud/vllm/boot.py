@@ -153,7 +153,7 @@ def _check_driver(environment: RuntimeEnvironment) -> None:
 def _check_words(arguments: Arguments, environment: RuntimeEnvironment, card: SimulatedCard) -> None:
     """Raise EngineStartError for a load format that the real server does not have, or arguments that contradict each other.
 
-    So for a chat template that is no file of its image. An image for GPUs starts in the folder of vLLM's sources, one for TPUs beside it
+    The same for a chat template that is not a file of its image. An image for GPUs starts in the folder of vLLM's sources, one for TPUs beside it
     (Dockerfiles of vLLM and of tpu-inference). vLLM finds its built-in templates by name (entrypoints/chat_utils.py).
     """
     is_tpu = card.kind == "tpu"

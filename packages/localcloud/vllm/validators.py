@@ -66,7 +66,7 @@ _ORDERS: Mapping[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,
     ">": operator.gt,
     "is at least": operator.ge,
-    "is no multiple of": lambda left, right: left % right != 0,
+    "is indivisible by": lambda left, right: left % right != 0,
 }
 _COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
     "is": lambda left, right: left == right and isinstance(left, bool) is isinstance(right, bool),
