@@ -23,7 +23,9 @@ def run_judge() -> ExitCode:
             "--compile needs the folder judges/ of the repository, which this installation does not have. Run the command in a clone of the "
             "repository (60 MB); there it installs Google's compiler and vLLM, about 4 GB."
         )
-    _program, _name, *arguments = last_command()
+    _program, _name, *words = last_command()
+    # The judge is no command of `gemma`, which takes a stack as its first word.
+    arguments = words if not words or words[0].startswith("-") else ["--stack", *words]
     folders = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     code = run_child([sys.executable, "-P", "-m", "judges.plan", *arguments], {"PYTHONPATH": os.pathsep.join(folders)})
     return ExitCode(code) if code in {*ExitCode} else ExitCode.FAILED
