@@ -62,19 +62,36 @@ def objects(server: GkeServer, options: GkeOptions) -> list[KubernetesObject]:
     ]
 
 
-def picker_command(server: GkeServer) -> str:
-    """Return the command that installs the InferencePool, which has the server's name, and its endpoint picker.
+def picker_commands(server: GkeServer) -> tuple[str, str]:
+    """Return the command that installs the pool, which has the server's name, with its endpoint picker and its policies; and the policy's change.
 
-    The chart's provider stays `none`: with `gke`, it adds policies of the same names, whose timeout is always 300 s.
+    No value of the chart sets how long an answer may take: its backend policy has 300 s, and ends the answers of a stopping Pod at once
+    (GoogleCloudPlatform/gke-gateway-api v1.3.0, apis/networking/v1/gcpbackendpolicy_types.go).
     """
     labels = {"matchLabels": {_NAME_LABEL: server.name}}
     values = {
         "inferencePool": {"targetPorts": [{"number": server.port}], "modelServers": labels},
         "inferenceExtension": {"failureMode": "FailOpen"},
+        "provider": {"name": "gke"},
     }
     chart, version = _CHART
-    given = [f"--set-json={name}={json.dumps(value, separators=(',', ':'))}" for name, value in values.items()]
-    return shlex.join(["helm", "upgrade", "--install", server.name, chart, f"--version={version}", *given])
+    given = [f"--set-json={name}={_compact(value)}" for name, value in values.items()]
+    draining = {"drainingTimeoutSec": _grace_s(server)}
+    change = {"timeoutSec": server.longest_request_s, "connectionDraining": draining, "logging": {"enabled": False}}
+    patch = f"--patch={_compact({'spec': {'default': change}})}"
+    return (
+        shlex.join(["helm", "upgrade", "--install", server.name, chart, f"--version={version}", *given]),
+        shlex.join(["kubectl", "patch", "gcpbackendpolicy", server.name, "--type=merge", patch]),
+    )
+
+
+def _compact(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _grace_s(server: GkeServer) -> int:
+    """Return the seconds in which a Pod stops: it leaves the proxies, ends its answers, then exits."""
+    return _LEAVE_S + server.drain_s + _STOP_S
 
 
 def _without_nulls(value: Any) -> Any:  # noqa: ANN401 - YAML is any of its types
@@ -97,12 +114,12 @@ def _left_out(server: GkeServer, options: GkeOptions) -> Iterator[str]:
     if most == 1:  # it would only block the drain of the replica's node
         yield "PodDisruptionBudget"
     if not options.gateway:
-        yield from ("HTTPRoute", "GCPBackendPolicy", "HealthCheckPolicy")
+        yield "HTTPRoute"
 
 
 def _values(server: GkeServer, options: GkeOptions) -> Mapping[str, object]:
     least, most = options.replicas
-    grace_s = _LEAVE_S + server.drain_s + _STOP_S
+    grace_s = _grace_s(server)
     volumes = list(_volumes(server))
     versions = " ".join(server.secrets.values())
     resource, chips = server.resource

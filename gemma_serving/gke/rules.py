@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from msgspec import convert
 
-from gemma_serving.gke.objects import picker_command
+from gemma_serving.gke.objects import picker_commands
 from gemma_serving.gke.server import GkeOptions, GkeServer
 from gemma_serving.planning.data.tables import Table
 from gemma_serving.planning.settings.finding import Finding
@@ -75,7 +75,7 @@ def findings(server: GkeServer, options: GkeOptions) -> tuple[Finding, ...]:
         "disk_left": f"{_disk_left_gib(_BOOT_DISK_GB):.0f}",
         "disk_size": str(next(size for size in count(_BOOT_DISK_GB, 50) if _disk_left_gib(size) >= server.disk_gib)),
         "needs": _needs(server, options),
-        "picker": f"Install the pool and its picker: `{picker_command(server)}`" if options.gateway else "",
+        "picker": _picker(server) if options.gateway else "",
         "price": _price(server, options),
         "autopilot": ", and ".join(autopilot),
     }
@@ -121,6 +121,11 @@ def _needs(server: GkeServer, options: GkeOptions) -> str:
         f"Gateway {options.gateway} with an HTTPS listener named https, InferencePool {server.name} (GKE 1.34.0-gke.1626000 or newer)": options.gateway,
     }
     return ", ".join(part for part, is_used in parts.items() if is_used)
+
+
+def _picker(server: GkeServer) -> str:
+    install, change = picker_commands(server)
+    return f"Install the pool, its picker and its policies: `{install}`. Then let answers take as long as they can: `{change}`"
 
 
 def _price(server: GkeServer, options: GkeOptions) -> str:

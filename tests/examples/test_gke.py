@@ -26,7 +26,7 @@ SLOW = "Pulumi.tpu-v6e1-31b-w4a16.yaml"
 """Starts too slowly for an autoscaler."""
 SCHEMAS = ("1.33", "1.37")
 """An older minor version, and the newest that the package has."""
-OF_GKE = {"SecretProviderClass", "PodMonitoring", "HTTPRoute", "GCPBackendPolicy", "HealthCheckPolicy"}
+OF_GKE = {"SecretProviderClass", "PodMonitoring", "HTTPRoute"}
 """Kinds that Kubernetes itself does not have."""
 # It would parse megabytes for each object.
 kubernetes_validate.utils.schema_contents = cache(kubernetes_validate.utils.schema_contents)

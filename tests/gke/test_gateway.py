@@ -14,7 +14,7 @@ from gemma_serving.stacks.planned import to_deployment
 from tests.gke.test_objects import SHIPPED, made, pod_of, server_of, settings_of
 
 OPTIONS = GkeOptions(replicas=(1, 3), gateway="inference")
-OWN = {"HTTPRoute", "GCPBackendPolicy", "HealthCheckPolicy"}
+OF_THE_CHART = {"InferencePool", "GCPBackendPolicy", "HealthCheckPolicy"}
 
 
 def behind(stack="l4-qat"):
@@ -31,12 +31,14 @@ def admits(route, path):
 
 
 def chart_values(stack="l4-qat"):
-    """Return the release's name and the values of the command that installs the chart."""
+    """Return the first words and the values of the command that installs the chart, and what the second one changes of the chart's policy."""
     server = server_of(stack, OPTIONS)
     (advice,) = [one.advice for one in findings(server, OPTIONS) if one.id == "GKE13"]
-    words = shlex.split(advice.split("`")[1])
+    words, patch = map(shlex.split, advice.split("`")[1::2])
     given = dict(word.split("=", 2)[1:] for word in words if word.startswith("--set-json="))
-    return words[:4], {key: json.loads(value) for key, value in given.items()}
+    assert patch[:5] == ["kubectl", "patch", "gcpbackendpolicy", server.name, "--type=merge"]
+    policy = json.loads(patch[5].removeprefix("--patch="))["spec"]["default"]
+    return words[:4], {key: json.loads(value) for key, value in given.items()}, policy
 
 
 @pytest.mark.parametrize(
@@ -69,7 +71,7 @@ def test_an_answer_that_fills_the_context_of_a_full_server_is_not_cut(stack):
     users = server_of(stack).concurrent_requests
     workload = dataclasses.replace(settings.workload, users=users)
     subject = examine(to_deployment(dataclasses.replace(settings, workload=workload)))
-    answer, policy = subject.workload, behind(stack)["GCPBackendPolicy"]["spec"]["default"]
+    answer, policy = subject.workload, chart_values(stack)[2]
     tokens = subject.resolved.max_model_len
     assert policy["timeoutSec"] >= answer.ttft_s.high + answer.tpot_s.high * tokens
     assert policy["timeoutSec"] > 30
@@ -77,38 +79,24 @@ def test_an_answer_that_fills_the_context_of_a_full_server_is_not_cut(stack):
 
 def test_a_request_whose_speed_is_unknown_may_take_an_hour(monkeypatch):
     monkeypatch.setattr("gemma_serving.planning.cost.subject.workload_plan", lambda *_: None)
-    assert behind()["GCPBackendPolicy"]["spec"]["default"]["timeoutSec"] == 3600
+    assert chart_values()[2]["timeoutSec"] == 3600
 
 
 @pytest.mark.parametrize("stack", SHIPPED)
 def test_answers_of_a_pod_that_stops_are_not_cut(stack):
     found = behind(stack)
-    draining = found["GCPBackendPolicy"]["spec"]["default"]["connectionDraining"]["drainingTimeoutSec"]
+    draining = chart_values(stack)[2]["connectionDraining"]["drainingTimeoutSec"]
     assert server_of(stack).drain_s < draining <= pod_of(found)["terminationGracePeriodSeconds"] <= 3600
 
 
-def test_the_load_balancer_checks_what_kubernetes_checks():
-    found = behind()
-    (container,) = pod_of(found)["containers"]
-    check = found["HealthCheckPolicy"]["spec"]["default"]
-    probe, (port,) = container["readinessProbe"], container["ports"]
-    assert check["config"]["httpHealthCheck"] == {
-        "requestPath": probe["httpGet"]["path"],
-        "port": port["containerPort"],
-    }
-    pace = [check[one] for one in ("checkIntervalSec", "timeoutSec", "unhealthyThreshold")]
-    assert pace == [probe[one] for one in ("periodSeconds", "timeoutSeconds", "failureThreshold")]
-
-
 @pytest.mark.parametrize("stack", SHIPPED)
-def test_route_and_policies_name_the_pool_of_the_chart(stack):
-    found, (words, values) = behind(stack), chart_values(stack)
+def test_the_route_names_the_pool_of_the_chart(stack):
+    found, (words, values, _) = behind(stack), chart_values(stack)
     assert words[:3] == ["helm", "upgrade", "--install"]
     assert len(words[3]) <= 53  # Helm's longest name of a release
     (backend,) = found["HTTPRoute"]["spec"]["rules"][0]["backendRefs"]
-    targets = [found[kind]["spec"]["targetRef"] for kind in ("GCPBackendPolicy", "HealthCheckPolicy")]
-    pool = {"group": "inference.networking.k8s.io", "kind": "InferencePool", "name": words[3]}
-    assert [backend, *targets] == [pool, pool, pool]
+    assert backend == {"group": "inference.networking.k8s.io", "kind": "InferencePool", "name": words[3]}
+    assert values["provider"] == {"name": "gke"}
     selected = values["inferencePool"]["modelServers"]["matchLabels"].items()
     assert selected <= found["Deployment"]["spec"]["template"]["metadata"]["labels"].items()
     (container,) = pod_of(found)["containers"]
@@ -125,6 +113,6 @@ def test_a_picker_that_does_not_respond_stops_no_request():
 
 
 @pytest.mark.parametrize("gateway", ["", "inference"])
-def test_the_pool_belongs_to_the_chart_and_the_rest_to_the_gateway(gateway):
+def test_the_pool_and_its_policies_belong_to_the_chart_and_the_route_to_the_gateway(gateway):
     kinds = {one["kind"] for one in objects(server_of("l4-qat"), GkeOptions(gateway=gateway))}
-    assert kinds & (OWN | {"InferencePool"}) == (OWN if gateway else set())
+    assert kinds & (OF_THE_CHART | {"HTTPRoute"}) == ({"HTTPRoute"} if gateway else set())

@@ -38,7 +38,7 @@ def test_stdout_is_yaml_and_stderr_has_the_findings(plan):
     assert code == 0
     assert kinds == [
         *("ServiceAccount", "Service", "Deployment", "PodMonitoring", "HorizontalPodAutoscaler"),
-        *("PodDisruptionBudget", "HTTPRoute", "GCPBackendPolicy", "HealthCheckPolicy"),
+        *("PodDisruptionBudget", "HTTPRoute"),
     ]
     assert "&id" not in out
     assert [line.split(": ")[1] for line in error.splitlines()] == ["GKE09", "GKE10", "GKE13", "GKE14", "GKE04"]

@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 import yaml
 
-from gemma_serving.gke.objects import picker_command
+from gemma_serving.gke.objects import picker_commands
 from gemma_serving.gke.server import GkeServer
 from judges.real.home import Need, RealHome, go_compiler, run
 from judges.real.kubernetes.api import Object
@@ -48,7 +48,7 @@ def copied_chart(helm: Path, folder: Path) -> Path:
 
 def rendered(helm: Path, chart: Path, server: GkeServer) -> list[Object]:
     """Return the chart's objects for the printed command, which names the published chart by its address."""
-    program, _, _, name, _, version, *values = shlex.split(picker_command(server))
+    program, _, _, name, _, version, *values = shlex.split(picker_commands(server)[0])
     assert (program, version) == ("helm", f"--version={EXTENSION.rpartition('@')[2]}")
     done = run([str(helm), "template", name, str(chart), *values])
     assert not done.returncode, done.stderr

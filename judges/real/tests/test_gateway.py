@@ -1,15 +1,18 @@
 """The objects behind a Gateway and the chart of their pool, against published definitions."""
 
 import copy
+import json
+import shlex
 
 import jsonschema
 import pytest
 
+from gemma_serving.gke.objects import picker_commands
 from judges.real.kubernetes.chart import HELM, copied_chart, ensure_helm, rendered
 from judges.real.kubernetes.shipped import names, shipped
 from judges.real.kubernetes.world import EXTENSION, definitions
 
-OWN = ("HTTPRoute", "GCPBackendPolicy", "HealthCheckPolicy")
+OF_THE_CHART = ("GCPBackendPolicy", "HealthCheckPolicy")
 
 
 def closed(schema):
@@ -52,26 +55,37 @@ def behind(request):
 
 
 def test_definitions(behind, schemas):
-    """The published definitions accept route and policies, and no field that they do not have."""
-    for kind in OWN:
-        item = behind[1][kind]
-        schema = schemas[kind, item["apiVersion"]]
-        jsonschema.validate(item, schema)
-        planted = copy.deepcopy(item)
-        planted["spec"]["timeout"] = "30s"
-        with pytest.raises(jsonschema.ValidationError, match="'timeout' was unexpected"):
-            jsonschema.validate(planted, schema)
+    """The published definition accepts the route, and no field that it does not have."""
+    item = behind[1]["HTTPRoute"]
+    schema = schemas["HTTPRoute", item["apiVersion"]]
+    jsonschema.validate(item, schema)
+    planted = copy.deepcopy(item)
+    planted["spec"]["timeout"] = "30s"
+    with pytest.raises(jsonschema.ValidationError, match="'timeout' was unexpected"):
+        jsonschema.validate(planted, schema)
+
+
+def test_policies(behind, chart, schemas):
+    """The rendered chart has both policies of the pool, and takes the printed change of one of them."""
+    server, _ = behind
+    created = {one["kind"]: one for one in rendered(*chart, server)}
+    for kind in OF_THE_CHART:
+        assert created[kind]["metadata"]["name"] == created[kind]["spec"]["targetRef"]["name"] == server.name
+    policy = created["GCPBackendPolicy"]
+    patch = shlex.split(picker_commands(server)[1])[-1].removeprefix("--patch=")
+    policy["spec"]["default"] |= json.loads(patch)["spec"]["default"]
+    jsonschema.validate(policy, schemas["GCPBackendPolicy", policy["apiVersion"]])
+    assert policy["spec"]["default"]["timeoutSec"] == server.longest_request_s
 
 
 def test_chart(behind, chart, schemas):
-    """The rendered chart creates the pool that route and policies name, of the stack's Pods and port, and nothing that the objects contain."""
+    """The rendered chart creates the pool that the route names, of the stack's Pods and port, and nothing that the objects contain."""
     server, found = behind
     created = rendered(*chart, server)
     (pool,) = [one for one in created if one["kind"] == "InferencePool"]
     jsonschema.validate(pool, schemas["InferencePool", pool["apiVersion"]])
     named = {"group": pool["apiVersion"].partition("/")[0], "kind": pool["kind"], "name": pool["metadata"]["name"]}
-    targets = [found[kind]["spec"]["targetRef"] for kind in OWN[1:]]
-    assert [*found["HTTPRoute"]["spec"]["rules"][0]["backendRefs"], *targets] == [named] * 3
+    assert found["HTTPRoute"]["spec"]["rules"][0]["backendRefs"] == [named]
     pod = found["Deployment"]["spec"]["template"]
     assert pool["spec"]["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
     ports = [one["containerPort"] for one in pod["spec"]["containers"][0]["ports"]]
