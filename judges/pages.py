@@ -9,6 +9,7 @@ from gemma_serving.scripts.cli.command import Command, run_command
 from judges.accuracy import documents
 from judges.accuracy import page as accuracy
 from judges.compiled import page as compiled
+from judges.overlays import page as overlays
 
 
 def _pages(options: DocsOptions) -> ExitCode:
@@ -16,6 +17,7 @@ def _pages(options: DocsOptions) -> ExitCode:
         "docs/authors/compiled.md": compiled.page(),
         "docs/authors/documents.csv": documents.rows_file(),
         "docs/authors/documents.md": documents.page(),
+        "docs/authors/overlays.md": overlays.page(),
         "judges/accuracy/accuracy.csv": accuracy.rows_file(),
     }
     tables = accuracy.tables()

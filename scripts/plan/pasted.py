@@ -52,6 +52,7 @@ _OF_DESCRIPTION: Final[Mapping[str, str]] = {
 """Setting of each label of a service that Cloud Run describes."""
 _RUN_LABELS: Final = ("run.googleapis.com/accelerator", "accelerator")
 _GKE: Final = "cloud.google.com/gke-"
+_CLASS: Final = "cloud.google.com/compute-class"
 _TPUS: Final = {"tpu-v6e-slice": "v6e", "tpu-v5-lite-podslice": "v5e", "tpu7x": "tpu7x"}
 """Generation of each label of GKE."""
 
@@ -176,7 +177,17 @@ def _accelerator(labels: Mapping[str, str], limits: Mapping[str, str]) -> str:
     tpu = _TPUS.get(labels.get(f"{_GKE}tpu-accelerator", ""))
     if tpu:
         return f"{tpu}-{math.prod(map(int, re.findall('[0-9]+', labels.get(f'{_GKE}tpu-topology', count))))}"
-    return _several(next((labels[one] for one in (f"{_GKE}accelerator", *_RUN_LABELS) if one in labels), ""), count)
+    named = (labels[one] for one in (f"{_GKE}accelerator", *_RUN_LABELS) if one in labels)
+    name = next(named, "")
+    return _several(name, count) if name else _in_class(labels.get(_CLASS, ""), count)
+
+
+def _in_class(name: str, count: str) -> str:
+    """Return the accelerator whose name is part of a ComputeClass's, such as tpu-v6e-2x4 or gpu-h100-80gb-high-x1; empty without one."""
+    words = name.split("-")
+    spans = ("-".join(words[first:last]) for first in range(len(words)) for last in range(len(words), first, -1))
+    found = (one for span in spans for one in (find_accelerator(span), find_accelerator(f"{span}-{count}")) if one)
+    return next((one.name if one.is_tpu else _several(one.name, count) for one in found), "")
 
 
 def _several(name: str, count: str) -> str:

@@ -136,7 +136,7 @@ PUBLIC: Mapping[str, tuple[Sequence[str], str]] = {
     "gke-ironwood-31b.yaml": ((), "google/gemma-4-31B-it as bf16 on tpu7x-4 (tpu-vm): fits"),
     "gke-l4x4-31b.yaml": (("--accelerator", "L4x4"), "google/gemma-4-31B-it as bf16 on L4x4 (gce): blocked"),
     "gke-patch.yaml": ((), UNREADABLE),
-    "gke-rtx-31b.yaml": ((), "cheapest that meets the limits: RTX PRO 6000"),
+    "gke-rtx-31b.yaml": ((), "google/gemma-4-31B-it as bf16 on RTX PRO 6000 (cloud-run): fits"),
     "gke-v6e-26b.yaml": (("--accelerator", "v6e-4"), "google/gemma-4-26B-A4B-it as bf16 on v6e-4 (tpu-vm): blocked"),
     "h100-31b-base.sh": (("--accelerator", "L4x4"), "google/gemma-4-31B as fp8 on L4x4 (gce): "),
     "handler.Dockerfile": ((), UNREADABLE),
