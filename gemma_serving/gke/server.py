@@ -39,6 +39,10 @@ _SIDECAR_DISK_GIB: Final = 1
 """Log and temporary files of a gcsfuse. Assumed: a file cache is in memory, and of compiled programs it stages few at a time, of 12 to 26 MiB."""
 
 
+_TPU_NODES: Final = {"v6e": "tpu-v6e-slice", "tpu7x": "tpu7x"}
+"""GKE's name of the nodes of a generation of TPU."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GkeOptions:
     """Choices of the cluster's owner. A ComputeClass and a Gateway are named, never created; kubectl or Pulumi's provider adds the namespace."""
@@ -185,16 +189,16 @@ class GkeServer:
 
         GPU: Compute Engine's name, which Cloud Run uses too, for any number of them (accelerated-platforms 9320f3b,
         custom_compute_class/templates/manifests/gpu).
-        TPU: kubernetes-engine-samples 2b50365, ai-ml/vllm-tpu/vllm-llama3-70b.yaml.
+        TPU: kubernetes-engine-samples 2b50365, ai-ml/vllm-tpu/vllm-llama3-70b.yaml; tpu-recipes c8cfe2f, inference/ironwood/vLLM/Gemma4.
         """
         accelerator = ACCELERATORS[self.accelerator]
         if not accelerator.is_tpu:
             name = FAMILIES[accelerator.family].cloud_run.name
             return {"cloud.google.com/gke-accelerator": name} if name else {}
-        if accelerator.family != "v6e":
-            return {}
+        name = _TPU_NODES.get(accelerator.family, "")
         topology = topology_of(accelerator)[0].partition(":")[2]
-        return {"cloud.google.com/gke-tpu-accelerator": "tpu-v6e-slice", "cloud.google.com/gke-tpu-topology": topology}
+        labels = {"cloud.google.com/gke-tpu-accelerator": name, "cloud.google.com/gke-tpu-topology": topology}
+        return labels if name else {}
 
     @property
     def replica_start_s(self) -> int:

@@ -196,14 +196,15 @@ def _program_rows(answers: Mapping[str, Any]) -> Iterator[Sequence[str]]:
     for row, answer in _rows(answers, "stack", "other", "blocked"):
         spec, devices = _served(row)
         for one in answer["programs"]:
-            size = f"{one['tokens']:,} tokens" if one["tokens"] else f"{one['sequences']:,} sequences"
+            sizes = [f"{one[unit]:,} {unit}" for unit in ("tokens", "sequences") if one[unit]]
+            name = ", ".join([one["name"], *sizes[:1]])
             if one["error"]:
-                yield row.name, f"{one['name']}, {size}", "refused", "-", "-", "-", f"{one['seconds']:.0f}"
+                yield row.name, name, "refused", "-", "-", "-", f"{one['seconds']:.0f}"
                 continue
             new_gib = one["outputs_gib"] - one["aliased_gib"]
             figures = (f"{one['temporaries_gib']:.3f}", f"{new_gib:.3f}", f"{one['code_mib']:.1f}")
             times = f"{operations(one, spec, devices):.2f}" if one["tokens"] else "-"
-            yield row.name, f"{one['name']}, {size}", *figures, times, f"{one['seconds']:.0f}"
+            yield row.name, name, *figures, times, f"{one['seconds']:.0f}"
 
 
 def _served(row: JudgedRow) -> tuple[ModelSpec, int]:

@@ -92,6 +92,7 @@ _GRID: Final = (
     _server("E4B", "v5e-4", 16, "fp8", 4096, 2048, 4096),
     _server("E2B", "v6e-1", 16, "fp8", 8192, 2048, 8192),
 )
+_QWIX: Final = "tpuQuantization=qwix-fp8"
 _OTHER: Final = (
     _planned("other", "31B", "v6e-8"),
     _planned("other", "26B", "v6e-8"),
@@ -100,6 +101,12 @@ _OTHER: Final = (
     _planned("other", "E2B", "v5e-1"),
     _planned("other", "E2B", "v5e-4"),
     _planned("other", "31B", "v5e-8", "maxModelLen=8192"),
+    _planned("other", "31B", "v6e-4", _QWIX, "maxModelLen=16384", "maxNumSeqs=32", programs="default"),
+    _planned("other", "31B", "v6e-8", _QWIX, "tensorParallelSize=4", "dataParallelSize=2", "kvCacheDtype=fp8"),
+    _planned("other", "26B", "v6e-4", _QWIX),
+    _planned("other", "E2B", "v6e-1", _QWIX),
+    _planned("other", "E4B", "v5e-1", _QWIX, "maxModelLen=4096"),
+    _planned("other", "31B", "tpu7x-4", _QWIX, "tensorParallelSize=2", "dataParallelSize=4", "kvCacheDtype=fp8"),
 )
 _BLOCKED: Final = (
     _planned("blocked", "31B", "v6e-1"),

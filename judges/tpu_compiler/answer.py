@@ -66,6 +66,7 @@ class Total(_Event, frozen=True, kw_only=True, tag="programs"):
     """Most memory of a device that the start keeps for inputs of programs, until it has run each program of a kind once."""
 
 
+_QUANTIZATION: Final = "quantization"
 _NAMES: Final = {"backbone": "step", "sample": "sampler"}
 """Words for tpu-inference's names of programs."""
 
@@ -161,8 +162,8 @@ class CompileAnswer(Struct, frozen=True, kw_only=True):
 
     @property
     def working_gib(self) -> float:
-        """Temporaries and new outputs of the program that needs most."""
-        return max((program.working_gib for program in self.programs), default=0)
+        """Temporaries and new outputs of the program that needs most beside the KV cache: weights are quantized before there is one."""
+        return max((program.working_gib for program in self.programs if program.name != _QUANTIZATION), default=0)
 
     @property
     def code_gib(self) -> float:

@@ -1,6 +1,7 @@
 """What the judge builds: everything that the answer depends on, and the request that the child process reads."""
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -53,7 +54,8 @@ class CompileQuestion:
         whole = topologies()[self.accelerator_type]
         if self.copies == 1:
             return whole
-        chips = self.devices // self.copies
+        per_chip = self.devices // math.prod(whole.chips_per_host)
+        chips = self.devices // self.copies // per_chip
         return Topology(f"{whole.name.partition(':')[0]}:1x{chips}", (1, chips, 1))
 
     def material(self) -> dict[str, Any]:

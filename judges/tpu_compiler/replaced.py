@@ -174,6 +174,11 @@ REPLACED: Final = (
         could_hide=_LOADING,
     ),
     Replaced(
+        name="tpu_inference.models.common.model_loader.apply_qwix_quantization",
+        by="the same function, whose program is compiled where it is called",
+        could_hide="a program that the surrounding one changes",
+    ),
+    Replaced(
         name="tpu_inference.layers.vllm.process_weights.cleanup_sharding.vllm_envs",
         by="upstream's own loader without weights (VLLM_TPU_USING_PATHWAYS)",
         could_hide=_LOADING,

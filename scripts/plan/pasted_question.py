@@ -18,6 +18,7 @@ from gemma_serving.planning.question.server_flags import ServerArgument, flag_ta
 from gemma_serving.planning.rules.arguments import owner_of, user_values
 from gemma_serving.planning.settings.paths import question_fields
 from gemma_serving.planning.settings.vllm_args import (
+    ADDITIONAL_CONFIG,
     OPTIONS,
     REVISION,
     SHUTDOWN_FLAG,
@@ -101,6 +102,8 @@ def pasted(source: Path | None, line: Sequence[str], question: Question, *, drop
     unset = [one for one in every if one not in secret and _is_unset(one, server.words)]
     read = [one for one in every if one not in (*secret, *unset)]
     owners = {one: owner_of(one, read, _UNSET) for one in read if one.written}
+    rules = [one for one in owners if one.name == ADDITIONAL_CONFIG and user_values([one], _UNSET)[0].changes]
+    owners |= dict.fromkeys(rules, "vllm.tpuQuantization")
     found = user_values([one for one, owner in owners.items() if owner.startswith("vllm.")], _UNSET)
     ours = [one for one, owner in owners.items() if owner[:5] not in {"", "vllm."} or _is_of_stack(one)]
     others = [one for one, owner in owners.items() if not owner and one not in ours]

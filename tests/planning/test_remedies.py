@@ -94,6 +94,7 @@ VALUES: Mapping[str, Any] = {
     "dataParallelSize": 1,
     "dtype": "float16",
     "quantization": "fp8",
+    "tpuQuantization": "qwix-fp8",
     "kvCacheDtype": "fp8",
     "gpuMemoryUtilization": 0.85,
     "maxModelLen": 4_096,

@@ -35,6 +35,7 @@ from gemma_serving.planning.question.recommendation import (
     recommended_options,
 )
 from gemma_serving.planning.question.resolved import Resolved, Runtime
+from gemma_serving.planning.question.tpu_quantization import QWIX, converted_scheme
 from gemma_serving.planning.question.validators import taken_together
 from gemma_serving.planning.settings.deployment import NO_SERVICE, Deployment, Platform, WeightsMode
 from gemma_serving.planning.settings.paths import require_consistent_blocks
@@ -62,7 +63,7 @@ def filled_in(deployment: Deployment) -> Resolved:
     """Return `resolve` of a deployment whose values are within their ranges, such as the planner's own candidates."""
     accelerator = deployment.device or _accelerator(deployment.accelerator_name, deployment.platform)
     platform = _platform(deployment.platform, accelerator)
-    model_id, spec, scheme, quantize_on_load = _model(deployment)
+    model_id, spec, scheme, quantize_on_load = _model(deployment, accelerator)
     mode: WeightsMode = deployment.weights_mode or ("fuse-buffered" if platform == "cloud-run" else "hub")
     dp = deployment.vllm.data_parallel_size or 1
     base = recommended_options(
@@ -135,6 +136,10 @@ def _check_together(options: VllmOptions, accelerator: Accelerator) -> None:
     offload, kv_dtype = options.cpu_offload_gib, options.kv_cache_dtype or "auto"
     if offload and accelerator.is_tpu:
         raise PlanningError(f"vllm.cpuOffloadGib is {offload:g}, but vLLM on TPU cannot offload weights. Remove it.")
+    if options.tpu_quantization and not accelerator.is_tpu:
+        raise PlanningError(
+            f"vllm.tpuQuantization is {options.tpu_quantization}, but {accelerator.name} is a GPU. Remove it or set vllm.quantization to fp8."
+        )
     if kv_dtype.endswith(SCALED_KV_SUFFIX) and accelerator.is_tpu:
         raise PlanningError(f"vllm.kvCacheDtype is {kv_dtype}, which vLLM on TPU does not have. Remove it or set fp8.")
     if options.load_format == "gguf":
@@ -235,10 +240,15 @@ def _platform(name: str | None, accelerator: Accelerator) -> Platform:
     return cast("Platform", name.lower())
 
 
-def _model(deployment: Deployment) -> tuple[str, ModelSpec, Scheme, bool]:
+def _model(deployment: Deployment, accelerator: Accelerator) -> tuple[str, ModelSpec, Scheme, bool]:
     """Return id, architecture, precision, and whether vLLM must quantize while loading."""
+    converted = converted_scheme(deployment.vllm) if accelerator.is_tpu else None
     wanted = deployment.quantization or deployment.vllm.quantization
     wanted = wanted.lower() if wanted else None
+    if converted is not None and wanted is not None:
+        raise PlanningError(
+            f'The quantization "{wanted}" conflicts with {converted.name}, to which vLLM on TPU converts the weights. Remove one of them.'
+        )
     if wanted is not None and wanted not in SCHEMES:
         raise PlanningError(f'The quantization "{wanted}" is unknown. Allowed: {", ".join(SCHEMES)}.')
     checkpoint = find_checkpoint(deployment.model)
@@ -250,10 +260,10 @@ def _model(deployment: Deployment) -> tuple[str, ModelSpec, Scheme, bool]:
         spec, architecture = spec_of(checkpoint.id), checkpoint.architecture
     model_id = spec.name if deployment.model_spec is not None or checkpoint is None else checkpoint.id
     native = spec.native_quantization or "bf16"
-    if wanted is not None and wanted != native:
-        _check_conversion(wanted, native, model_id, architecture)
+    scheme = converted or SCHEMES[wanted or native]
+    if scheme.name != native:
+        _check_conversion(scheme.name, native, model_id, architecture)
         spec = replace_struct(spec, checkpoint_bytes=None)
-    scheme = SCHEMES[wanted or native]
     return model_id, spec, scheme, scheme.name != native
 
 
@@ -261,10 +271,11 @@ def _check_conversion(wanted: str, native: str, model_id: str, architecture: str
     """Raise PlanningError if vLLM cannot serve a checkpoint in another precision than its own."""
     if native != "bf16":
         instead = f" or use {architecture}" if architecture else ""
+        key = "vllm.tpuQuantization" if wanted.startswith(QWIX) else "quantization"
         raise PlanningError(
-            f'The checkpoint {model_id} is {native}, which conflicts with quantization "{wanted}". Remove quantization{instead}.'
+            f'The checkpoint {model_id} is {native}, which conflicts with {key} "{wanted}". Remove {key}{instead}.'
         )
-    if wanted in QUANTIZED_BY_VLLM:
+    if wanted in QUANTIZED_BY_VLLM or wanted.startswith(QWIX):
         return
     ready = [with_owner(one) for one in stored_as(architecture, wanted)]
     instead = f"Use {' or '.join(ready)}" if ready else f"Choose {' or '.join(('bf16', *QUANTIZED_BY_VLLM))}"

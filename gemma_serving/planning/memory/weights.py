@@ -22,6 +22,8 @@ Rules (vLLM 0.23, gemma4.py and its layers; tpu-inference, gemma4.py):
 - Images with patches for 4-bit tables of embeddings (WNA16EmbedMethod) have them whole on each device, padded to 128 columns, and divide the 4-bit
   output head, whose scales they widen to 4 bytes (xbill9/gemma4-dev, tpu-vllm-v5e4-12b-w8a8emb4 and tpu-vllm-v5e4-2b-q4w4a16emb4). vLLM on TPU
   has no such tables.
+- Rules of qwix convert the loaded bf16 layers of the language model: until then both forms exist. The compiler reuses most of the bf16
+  buffers (16.8 GiB for 31B on each of four v6e chips, 9.7 for E2B on one); the plan counts none as reused.
 - That product stores the scales of 4-bit experts in 4 bytes (process_weights/moe_weights.py of tpu-inference 0.32.0), and repeats a
   down projection's until no group spans two devices (vllm-project/tpu-inference#3660): 26B-A4B has 704 rows, and
   176 on each of four devices are 11 groups of 16, not 5.5 of 32. Scales of linear layers stay bf16.
@@ -38,6 +40,7 @@ from gemma_serving.planning.data.quantization import FULL_BYTES, GROUP, INT4_BYT
 from gemma_serving.planning.model.spec import ModelSpec, Tensor, tensors
 from gemma_serving.planning.question.releases import keeps_stored_head
 from gemma_serving.planning.question.resolved import Resolved, Runtime
+from gemma_serving.planning.question.tpu_quantization import QWIX
 from gemma_serving.planning.units import align_to, ceil_div
 
 _ROUTER_BYTES: Final = 4
@@ -123,6 +126,7 @@ def _weights(
         if tensor.role == "experts":
             experts += share
             expert_read += share * tensor.active_share
+    converted, scales = _converted(spec, scheme, runtime, tp)
     head = whole_head / tp
     if runtime == "tpu-jax" and spec.table_bytes("embedding") < 1:
         head *= (INT4_BYTES + _SCALE_BYTES / GROUP) / spec.table_bytes("embedding")
@@ -134,12 +138,12 @@ def _weights(
     own_head = head if runtime == "tpu-torch" or keeps_head else 0.0
     return WeightSizes(
         checkpoint=checkpoint * scale,
-        device=device + tables + own_head,
+        device=device + tables + own_head + scales,
         layers=layers,
         read_per_token=read,
         expert_read=expert_read,
         experts=experts,
-        load_extra=head if runtime == "cuda" and not keeps_head else 0.0,
+        load_extra=head if runtime == "cuda" and not keeps_head else converted,
         tables=tables,
     )
 
@@ -149,6 +153,27 @@ def _packed_row_bytes(width: int) -> int:
     words = align_to(ceil_div(width, 8), TPU_LANES)
     scales = align_to(ceil_div(width, GROUP), TPU_LANES)
     return 4 * words + 2 * scales
+
+
+def _converted(spec: ModelSpec, scheme: Scheme, runtime: Runtime, tp: int) -> tuple[float, float]:
+    """Return the bytes, on one device, that rules of qwix convert, in bf16, and those of their scales; 0 without such rules.
+
+    Each output row of a layer has a scale, shared like the rows. Where the inputs are shared instead, each device has all of them.
+    """
+    if not scheme.name.startswith(QWIX):
+        return 0.0, 0.0
+    parts = (one for one in tensors(spec) if one.quantizable and not one.copy and one.role not in scheme.unquantized)
+    converted = sum(FULL_BYTES * one.params * _share(one, tp, runtime) for one in parts)
+    shared = whole = 0
+    for group in spec.groups:
+        attention, experts = group.attention, group.experts
+        heads = attention.heads + attention.kv_heads * (1 if attention.value_from_key else 2)
+        width = group.mlp + (experts.shared_intermediate if experts is not None else 0)
+        shared += group.count * (heads * attention.head_dim + (spec.matrices_per_mlp - 1) * width)
+        whole += group.count * 2 * spec.hidden
+    if spec.layer_embedding_dim:
+        whole += spec.layers * (2 * spec.layer_embedding_dim + spec.hidden)
+    return converted, FULL_BYTES * (shared / tp + whole)
 
 
 def _bytes(tensor: Tensor, scheme: Scheme, spec: ModelSpec) -> float:

@@ -8,7 +8,15 @@ from typing import Final
 from gemma_serving.planning.model.support import version_in_use
 from gemma_serving.planning.question.resolved import Resolved
 from gemma_serving.planning.question.server_flags import FlagTable, ServerArgument, flag_table, parse_arguments
-from gemma_serving.planning.settings.vllm_args import OPTIONS, TOKENIZER, TOKENIZER_REVISION, Pairs, VllmOption
+from gemma_serving.planning.question.tpu_quantization import is_planned
+from gemma_serving.planning.settings.vllm_args import (
+    ADDITIONAL_CONFIG,
+    OPTIONS,
+    TOKENIZER,
+    TOKENIZER_REVISION,
+    Pairs,
+    VllmOption,
+)
 
 OWN_FLAGS: Final[Mapping[str, VllmOption]] = {option.flag: option for option in OPTIONS.values() if option.flag} | {
     option.shape.switch: option for option in OPTIONS.values() if isinstance(option.shape, Pairs)
@@ -110,13 +118,14 @@ def value_of_flag(read: Sequence[ServerArgument], flag: str) -> tuple[str, ...] 
 
 def ignored_arguments(resolved: Resolved) -> list[ServerArgument]:
     """Return the members of `extraArgs` that may change memory, start or speed, and whose effect the plan ignores."""
-    planned = OWN_FLAGS.keys() - {OPTIONS["multimodal.maxImageTokens"].flag} | _WITHOUT_EFFECT
+    unplanned = {OPTIONS["multimodal.maxImageTokens"].flag, ADDITIONAL_CONFIG}
+    planned = OWN_FLAGS.keys() - unplanned | _WITHOUT_EFFECT
     return [
         one
         for one in extra_arguments(resolved)
         if one.flag is not None
         and one.is_off == (one.name in ON_BY_DEFAULT)
-        and not (one.name in planned or one.flag.group in _GROUPS_WITHOUT_EFFECT)
+        and not (one.name in planned or one.flag.group in _GROUPS_WITHOUT_EFFECT or is_planned(one))
     ]
 
 

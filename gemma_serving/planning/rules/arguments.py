@@ -197,7 +197,7 @@ def _rejected_options(resolved: Resolved) -> Iterator[tuple[str, str]]:
     for option in OPTIONS.values():
         value = getattr(resolved.deployment.vllm, option.name)
         is_unread = option.name == "tool_call_parser" and not resolved.vllm.enable_auto_tool_choice
-        if option.is_in_block or value is None or is_unread or PLUGIN_OF.get(option.flag) in plugins:
+        if option.may_be_an_argument or value is None or is_unread or PLUGIN_OF.get(option.flag) in plugins:
             continue
         if option.flag == CHAT_TEMPLATE:
             rest = _template_hint(value, resolved, table.flags[CHAT_TEMPLATE].choices)
@@ -316,7 +316,7 @@ def owner_of(argument: ServerArgument, read: Sequence[ServerArgument], options: 
         return "" if flag == TOKENIZER_REVISION and has_tokenizer else "modelRevision"
     if flag in OWN_FLAGS:
         option = OWN_FLAGS[flag]
-        return f"vllm.{option.key}" if not option.is_in_block or _is_set(option, options) else ""
+        return f"vllm.{option.key}" if not option.may_be_an_argument or _is_set(option, options) else ""
     if flag in _SAME_AS:
         return f"vllm.{_SAME_AS[flag]}"
     return "set by the stack" if flag in _SET_BY_THE_STACK else ""
@@ -432,6 +432,7 @@ def _of_object(option: VllmOption, found: Mapping[str, object]) -> object:
     value: object = found
     for name in option.shape.paths[0]:
         value = as_mapping(value).get(name)
+    value = next((name for name, words in option.shape.words.items() if words == value), value)
     if value is None or [read_json(word.partition("=")[2]) for word in option.spell(value)] != [found]:
         raise ValueError(f"vllm.{option.key} sets nothing else of {option.flag}")
     return value

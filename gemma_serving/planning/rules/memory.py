@@ -23,6 +23,7 @@ from gemma_serving.planning.question.lora import lora_of
 from gemma_serving.planning.question.recommendation import FEWER_SEQUENCES, UTILIZATION
 from gemma_serving.planning.question.releases import KEEPS_WARM_UP_INPUTS, tokens_in_flight
 from gemma_serving.planning.question.resolved import Resolved
+from gemma_serving.planning.question.tpu_quantization import QWIX
 from gemma_serving.planning.rules.alternatives import (
     DEFAULT_IMAGE,
     alternatives_for,
@@ -32,10 +33,11 @@ from gemma_serving.planning.rules.alternatives import (
     served_as,
     smaller_models,
 )
+from gemma_serving.planning.rules.arguments import arguments_named, kept_arguments
 from gemma_serving.planning.rules.platforms.replicas import fewer_replicas, more_replicas, replicas_remedy
 from gemma_serving.planning.rules.registry import RuleResult, change, instance_size, rule
 from gemma_serving.planning.settings.finding import Remedy
-from gemma_serving.planning.settings.vllm_args import SCALED_KV_SUFFIX, Modality
+from gemma_serving.planning.settings.vllm_args import ADDITIONAL_CONFIG, SCALED_KV_SUFFIX, Modality
 from gemma_serving.planning.units import CLOSE, ROUGH, figure, from_gib, next_power_of_two, number_of, to_gib
 
 _LONGEST_BLOCK = 256
@@ -86,8 +88,13 @@ def _out_of_memory(subject: Subject) -> RuleResult | None:
 def _parts_of_loading(subject: Subject) -> str:
     parts = [f"{subject.memory.weights_gib:.1f} GiB of weights"]
     if subject.weights.load_extra:
-        head = to_gib(subject.weights.load_extra)
-        parts.append(f"{head:.1f} GiB for a second copy of the output head until it is tied to the embeddings")
+        extra = to_gib(subject.weights.load_extra)
+        what = (
+            "the bf16 form of the layers until they are converted"
+            if subject.resolved.is_tpu
+            else "a second copy of the output head until it is tied to the embeddings"
+        )
+        parts.append(f"{extra:.1f} GiB for {what}")
     if not subject.resolved.is_tpu:
         parts.append(f"{constant('CUDA_CONTEXT_GIB'):.1f} GiB of CUDA context")
     return ", ".join(parts)
@@ -256,7 +263,13 @@ def _support(subject: Subject) -> RuleResult | None:
             source=source,
         )
 
+    is_converted = scheme.startswith(QWIX)
+
     def remedies() -> Iterator[Remedy]:
+        if is_converted:
+            rules = arguments_named(subject, {ADDITIONAL_CONFIG})
+            kept = {"vllm.extra_args": kept_arguments(subject, rules)} if rules else {}
+            yield Remedy(changes={"vllm.tpu_quantization": None, **kept})
         yield from _images_that_load(resolved, scheme)
         if resolved.deployment.model_spec is None:
             yield Remedy(changes=served_as(original_of(resolved.model_id)))
@@ -269,7 +282,7 @@ def _support(subject: Subject) -> RuleResult | None:
         f"{served} {loads} on {resolved.accelerator.name}: {row.note}.",
         remedies=remedies(),
         last_resorts=smaller_models(subject),
-        advice="If your image loads it, add it to image.supports.",
+        advice="" if is_converted else "If your image loads it, add it to image.supports.",
         severity="block" if row.answer == "no" else "warn",
         source=source,
     )

@@ -25,6 +25,9 @@ _CLOUD_RUN_L4: Final = "nvidia-l4"
 REVISION: Final = "--revision"
 TOKENIZER: Final = "--tokenizer"
 TOKENIZER_REVISION: Final = "--tokenizer-revision"
+_FP8_E4M3: Final = "float8_e4m3fn"
+_QWIX_FP8: Final = {"qwix": {"rules": [{"module_path": ".*", "weight_qtype": _FP8_E4M3, "act_qtype": _FP8_E4M3}]}}
+"""Rules of Google's manifests for Gemma 4 31B (AI-Hypercomputer/tpu-recipes c8cfe2f, inference/ironwood/vLLM/Gemma4; accelerated-platforms d788c53)."""
 SHUTDOWN_FLAG: Final = "--shutdown-timeout"
 """Seconds for running requests after a signal to end (vLLM). Without it, vLLM aborts them."""
 SAFETENSORS: Final = "safetensors"
@@ -47,9 +50,10 @@ class Flag(NamedTuple):
 
 
 class InJson(NamedTuple):
-    """The paths of a JSON object at which the flag takes the value."""
+    """The paths of a JSON object at which the flag takes the value, or what it stands for in `words`."""
 
     paths: tuple[tuple[str, ...], ...]
+    words: Mapping[str, object] = {}
 
 
 class Pairs(NamedTuple):
@@ -111,6 +115,15 @@ class VllmOptions(Block):
     """Precision of activations and of weights that are not quantized. Gemma 4 was trained in bfloat16."""
     quantization: Literal["fp8"] | None = None
     """Quantize a bf16 checkpoint while it loads. Omit it if the checkpoint is already quantized."""
+    tpu_quantization: Annotated[
+        Literal["qwix-fp8"] | None,
+        Flag("--additional-config"),
+        InJson((("quantization",),), {"qwix-fp8": _QWIX_FP8}),
+    ] = None
+    """Convert the linear layers of a bf16 checkpoint to FP8 while vLLM on TPU loads it, by the rules of Google's manifests for 31B.
+
+    It halves the weights on each chip. Their bf16 form must fit, too, until they are converted.
+    """
     kv_cache_dtype: Annotated[
         Literal[
             "auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2", "int8_per_token_head", "fp8_per_token_head"
@@ -264,6 +277,11 @@ class VllmOption(NamedTuple):
         """True if its key is inside a block of the settings."""
         return "." in self.key
 
+    @property
+    def may_be_an_argument(self) -> bool:
+        """True if its flag may be in `extraArgs` while the key is not set, because it has other values than the key's."""
+        return self.is_in_block or isinstance(self.shape, InJson)
+
     def spell(self, value: object) -> tuple[str, ...]:
         """Return the words of `vllm serve` for a value; empty if the value needs none."""
         if value is None or not self.flag:
@@ -271,7 +289,9 @@ class VllmOption(NamedTuple):
         if isinstance(self.shape, Pairs):
             pairs = [f"{name}={place}" for name, place in sorted(cast("Mapping[str, str]", value).items())]
             return (self.shape.switch, *((self.flag, *pairs) if pairs else ()))
-        return self._spelled(_nested(self.shape.paths, value) if self.shape is not None else value)
+        if self.shape is not None:
+            value = _nested(self.shape.paths, self.shape.words.get(str(value), value))
+        return self._spelled(value)
 
     def _spelled(self, value: object) -> tuple[str, ...]:
         if isinstance(value, bool):
@@ -317,6 +337,8 @@ OPTIONS: Final[Mapping[str, VllmOption]] = {option.key: option for option in _OP
 """Every option by its settings key, in the order of the command line."""
 MM_PROCESSOR_KWARGS: Final = OPTIONS["multimodal.imageTokens"].flag
 CHAT_TEMPLATE_KWARGS: Final = OPTIONS["thinking.default"].flag
+ADDITIONAL_CONFIG: Final = OPTIONS["tpuQuantization"].flag
+"""Flag with JSON for the platform's plugin: of a TPU, tpu-inference."""
 LORA_MODULES: Final = OPTIONS["lora.adapters"].flag
 MAX_LORA_RANK: Final = OPTIONS["lora.rank"].flag
 MAX_LORAS: Final = OPTIONS["lora.atOnce"].flag

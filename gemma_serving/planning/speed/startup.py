@@ -27,6 +27,7 @@ from gemma_serving.planning.model.spec import linear_params, tensors
 from gemma_serving.planning.question.extra_arguments import ignores_options
 from gemma_serving.planning.question.releases import STARTS_FASTER_ON_TPU, is_known_from
 from gemma_serving.planning.question.resolved import Resolved
+from gemma_serving.planning.question.tpu_quantization import QWIX
 from gemma_serving.planning.question.types import StartStage, StartupPlan
 from gemma_serving.planning.settings.cloud_run import ProbeSettings
 from gemma_serving.planning.settings.google_limits import PROMPT_PROBE
@@ -353,11 +354,13 @@ def _gpu_compile_s(resolved: Resolved, *, has_fast_cores: bool, is_cached: bool)
 def xla_programs(resolved: Resolved) -> int:
     """Return how many programs a cold start compiles: one per bucket, and one more with embeddings as input unless only text is served.
 
+    Rules of qwix are a program, too.
+
     Source: tpu-inference b8692ff, runner/compilation_manager.py (capture_model). A boot log shows 190 s for the first nine of E2B and 165 s
     for the second nine (xbill9/gemma4-dev 4cf2d8b, gce-vllm-v6e1-2b/benchmarks/runs/2026-08-10-gce-flex-v6e1/logs/vllm-boot.log).
     """
     buckets = token_buckets(resolved.max_num_batched_tokens, resolved.padding_gap)
-    return buckets * (1 if resolved.serves_only_text else 2)
+    return buckets * (1 if resolved.serves_only_text else 2) + resolved.scheme.name.startswith(QWIX)
 
 
 def _xla_program_s(resolved: Resolved, *, is_cached: bool) -> float:

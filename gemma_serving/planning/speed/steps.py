@@ -112,7 +112,7 @@ def _unpacked_s(resolved: Resolved, layers: float) -> float:
     accelerator, scheme = resolved.accelerator, resolved.scheme.name
     if resolved.is_tpu:
         name = "TPU_BANDWIDTH_EFFICIENCY"
-        if scheme == "fp8":
+        if scheme in {"fp8", "qwix-fp8"}:
             name = "TPU_FP8_BANDWIDTH_EFFICIENCY"
         elif resolved.unpacks_int4:
             name = "TPU_W4A16_BANDWIDTH_EFFICIENCY"

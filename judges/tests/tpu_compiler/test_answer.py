@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from msgspec.structs import replace
 
 from gemma_serving.contracts.exit_codes import ExitCode
 from judges.tests.tpu_compiler.judge import BUILT, DONE, PROGRAMS, REFUSED, STAGES, TOTAL, answered, program
@@ -98,3 +99,6 @@ def test_the_sum_of_the_programs_is_the_largest_while_it_runs_and_all_code():
     found = answer(answered())
     assert found.working_gib == pytest.approx(0.586)
     assert found.code_gib == pytest.approx(3 * 55 / 1024)
+    # Weights are quantized before the KV cache takes its memory.
+    early = replace(found.programs[0], name="quantization", temporaries_gib=9.0)
+    assert replace(found, programs=(*found.programs, early)).working_gib == found.working_gib

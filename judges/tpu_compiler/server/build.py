@@ -49,6 +49,7 @@ def build(request: Mapping[str, Any], events: Events, programs: Programs, device
     give_shapes_the_members_of_arrays()
     for room in (loading, quantized, drafters, torch_path):
         room.load_shapes()
+    quantized.record_rules(programs)
     generation = request["accelerator_type"].partition("-")[0]
     replace(TpuPlatform, "get_device_name", classmethod(lambda _cls, _device_id=0: f"TPU {generation}"))
     replace(ReasoningConfig, "initialize_token_ids", lambda _self, _model_config: None)
@@ -164,7 +165,7 @@ def _compile(which: str, events: Events, programs: Programs, worker: Any) -> Non
         return
     tasks, held_bytes = _listed_tasks(runner)
     chosen = [task for task in tasks if choice.has(task[0], task[1])]
-    events.send("programs", total=len(chosen), all=len(tasks), held_gib=held_bytes / _GIB)
+    events.send("programs", total=len(chosen) + programs.count, all=len(tasks), held_gib=held_bytes / _GIB)
     programs.is_recording = True
     for name, sizes, call in chosen:
         programs.task = {"name": name, "tokens": sizes.get("num_tokens"), "sequences": sizes.get("num_reqs")}

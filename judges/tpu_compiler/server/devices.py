@@ -33,7 +33,13 @@ def describe_slice(topology: str, chips_per_host: list[int]) -> list[Any]:
             device = NamedSharding(jax.sharding.get_mesh(), device)
         if not _is_on(device, own):
             return put(value, device, **options)
-        return jax.tree.map(lambda leaf: Shape(np.shape(leaf), _type_of(leaf), sharding=device), value)
+
+        def put_leaf(leaf: Any) -> Any:
+            # Inside a program that is traced, an array has no data either.
+            is_traced = isinstance(leaf, jax.core.Tracer)
+            return put(leaf, device) if is_traced else Shape(np.shape(leaf), _type_of(leaf), sharding=device)
+
+        return jax.tree.map(put_leaf, value)
 
     replace(jax, "devices", devices_of)
     replace(jax, "local_devices", local_devices_of)

@@ -28,6 +28,8 @@ class Programs:
     is_recording: bool = False
     task: Mapping[str, Any] = field(default_factory=dict)
     """Name and sizes of the program that is compiled now."""
+    count: int = 0
+    """Programs recorded so far."""
 
     def compile(self, lowered: Any) -> Any:
         """Return the compiled program, recorded. Raises UpstreamRefusalError with the compiler's words."""
@@ -36,8 +38,9 @@ class Programs:
             compiled = lowered.compile()
         except jax.errors.JaxRuntimeError as error:
             self._record(start_s, dict.fromkeys(_FIGURES), words_of(error))
-            size = self.task["tokens"] or self.task["sequences"]
-            raise UpstreamRefusalError(words_of(error), program=f"{self.task['name']}, {size}") from error
+            size = self.task.get("tokens") or self.task.get("sequences")
+            named = ", ".join(str(part) for part in (self.task["name"], size) if part)
+            raise UpstreamRefusalError(words_of(error), program=named) from error
         memory = compiled.memory_analysis()
         figures = {
             "arguments_gib": memory.argument_size_in_bytes / _GIB,
@@ -52,7 +55,22 @@ class Programs:
 
     def _record(self, start_s: float, figures: Mapping[str, float | None], error: str) -> None:
         seconds = round(self.events.elapsed_s - start_s, 1)
-        self.events.send("program", **self.task, **figures, seconds=seconds, error=error)
+        self.count += 1
+        sizes = {"tokens": None, "sequences": None, **self.task}
+        self.events.send("program", **sizes, **figures, seconds=seconds, error=error)
+
+    def recorded(self, function: Callable[..., Any], name: str) -> Callable[..., Any]:
+        """Return a function whose program is compiled wherever it is called."""
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            before = (self.is_recording, self.task)
+            self.is_recording, self.task = True, {"name": name}
+            try:
+                return function(*arguments, **options)
+            finally:
+                self.is_recording, self.task = before
+
+        return call
 
 
 class ShapeJit:

@@ -1,9 +1,11 @@
-"""Loads 4-bit weights without their data: tpu-inference's own conversion of a compressed-tensors checkpoint, on shapes."""
+"""Quantized weights without their data: tpu-inference's conversion of a compressed-tensors checkpoint, and the rules of qwix, on shapes."""
 
 import jax
 from tpu_inference.layers.common.process_weights import linear_weights
+from tpu_inference.models.common import model_loader
 
 from judges.tpu_compiler.server.patching import ModuleView, replace
+from judges.tpu_compiler.server.programs import Programs
 from judges.tpu_compiler.server.shapes import Shape, on_shapes
 
 try:
@@ -20,3 +22,9 @@ def load_shapes() -> None:
         return
     for name in ("unpack_wna16_linear_weight", "reorder_concatenated_tensor_for_sharding"):
         replace(wna16, name, on_shapes(getattr(wna16, name)))
+
+
+def record_rules(programs: Programs) -> None:
+    """Compile the program that quantizes the loaded weights by qwix's rules: only the compiler knows how its results are shared, and what it needs."""
+    quantize = programs.recorded(model_loader.apply_qwix_quantization, "quantization")
+    replace(model_loader, "apply_qwix_quantization", quantize)
