@@ -18,6 +18,7 @@ READERS_FILE = "reads a file of the reader"
 OWN_MODEL = "needs the reader's checkpoint; tests/engine/test_any_model.py"
 UNTIL_CTRL_C = "runs until Ctrl-C"
 COMPILER = "installs and runs Google's compiler for minutes; judges/tests/test_plan.py"
+AGENTS = "needs packages of its own; judges/real/tests/test_agents.py"
 LOAD = "sends load for minutes; tests/scripts/bench"
 NOT_RUN = {
     "gemma agent": "serves until its client leaves; tests/scripts/agent",
@@ -36,6 +37,8 @@ NOT_RUN = {
     "gemma plan --model google/gemma-4-31B-it --accelerator v6e-4 --compile all --json": COMPILER,
     "gemma connect tpu-v6e1 -- python my_program.py": READERS_FILE,
     "gemma connect tpu-v6e1 -- .venv/bin/python examples/batch.py requests.jsonl results.jsonl": READERS_FILE,
+    "gemma connect tpu-v6e1 -- adk web examples/agents": AGENTS,
+    "gemma connect tpu-v6e1 --require-key -- litellm --config team/config.yaml --host 127.0.0.1 --port 4000": AGENTS,
     "gemma chat tpu-v6e1 --image photo.jpg 'Describe this picture.'": READERS_FILE,
     "gemma plan --config Llama-8B/config.json --accelerator 'RTX PRO 6000' --json": READERS_FILE,
     "gemma init sql --model my-org/gemma-4-E4B-sql --config models/sql --accelerator L4": OWN_MODEL,

@@ -155,6 +155,7 @@ GCLOUD = "not run: lines of gcloud or pulumi for one setting, whose form their o
 OTHER_LINES = {
     "README.md": "tests/engine/test_readme.py",
     "agent.md": "tests/scripts/agent/test_clients.py",
+    "agents.md": "tests/scripts/connect/test_clients_page.py",
     "ci.md": "tests/tools/test_federation.py",
     "clients.md": "tests/scripts/connect/test_clients_page.py",
     "cloud-run.md": "tests/engine/test_restart.py",
@@ -169,7 +170,7 @@ OTHER_LINES = {
     "package.md": "tests/engine/test_package_programs.py",
     "recovery.md": "tests/test_recovery_page.py",
     "secrets.md": GCLOUD,
-    "tasks.md": GCLOUD,
+    "tasks.md": "tests/scripts/connect/test_clients_page.py",
     "teardown.md": "tests/cloud/test_teardown_page.py",
     "tpu-advanced.md": GCLOUD,
     "tpu.md": GCLOUD,

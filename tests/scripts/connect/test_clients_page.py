@@ -1,28 +1,39 @@
-"""The blocks of docs/clients.md run against the simulated server, as a program gets the environment of `gemma connect NAME -- CMD`."""
+"""The blocks of docs/clients.md and docs/agents.md run against the simulated server, as `gemma connect NAME -- CMD` starts a program.
 
+What Google's ADK and the proxy of docs/tasks.md send is recorded by judges/real/tests/test_agents.py, which installs them.
+"""
+
+import ast
+import asyncio
 import contextlib
 import hashlib
 import json
 import os
 import re
+import runpy
 import shlex
+import shutil
 import socket
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import requests
 import yaml
 
 from gemma_serving.scripts.connect.__main__ import DEFAULT_PORT
+from gemma_serving.scripts.smoke.checks import AGENT_CHECKS, CHECKS
 from gemma_serving.scripts.smoke.media import picture as one_color
+from loadtest.client.events import DONE, EventSplitter, delta_of, joined
 from tests.answers import served
 from tests.polling import until
 
 ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs/clients.md").read_text()
+AGENTS = (ROOT / "docs/agents.md").read_text()
+PAGE = (ROOT / "docs/clients.md").read_text() + AGENTS
 BLOCKS = dict(
     re.findall(
         r"^## ([^\n]+)\n(?:(?!^## ).)*?```(?:python|sh)\n(.*?)```",
@@ -32,6 +43,9 @@ BLOCKS = dict(
 )
 OWN_ENVIRONMENT = {"LangChain", "LiteLLM", "LlamaIndex"}
 """Clients with requirements of their own (clients.in), which contradict this project's. uv installs them once per lock file."""
+ADK = [json.loads(line) for line in Path(__file__).with_name("adk.jsonl").read_text().splitlines()]
+"""What the agent of examples/agents sends: its question, then its tool's result, whole and streamed."""
+TEAM = ROOT / "examples" / "team"
 AGENT = """
 import os, sys, requests
 base, own = os.environ["VLLM_BASE_URL"] + "/v1", {"Authorization": "Bearer a-token-of-its-own"}
@@ -99,6 +113,9 @@ def server():
         "--allowed-media-domains",
         "none.invalid",
         "--reasoning-parser",
+        "gemma4",
+        "--enable-auto-tool-choice",
+        "--tool-call-parser",
         "gemma4",
     ]
     with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
@@ -216,6 +233,89 @@ def test_the_line_for_an_agent_that_reads_a_url_without_v1_gets_a_completion(ser
     done = connected(server, line, input="Say hello.")
     assert done.returncode == 0, done.stderr
     assert "'choices'" in done.stdout
+
+
+@pytest.mark.parametrize("body", ADK, ids=["call", "result", "call, streamed", "result, streamed"])
+def test_what_an_agent_of_adk_sends_gets_its_call_and_the_answer_from_the_result(server, body):
+    own = {"Authorization": f"Bearer {KEY}"}
+    answer = requests.post(f"{server}/v1/chat/completions", json={**body, "model": MODEL}, headers=own, timeout=60)
+    assert answer.status_code == 200, answer.text
+    if body.get("stream"):
+        events = [json.loads(payload) for payload in EventSplitter().feed(answer.content) if payload != DONE]
+    else:
+        events = [{"choices": [{"delta": answer.json()["choices"][0]["message"]}]}]
+    found = joined([delta_of(event) for event in events if event["choices"]])
+    calls = [(call.name, json.loads(call.arguments)) for call in found.tool_calls]
+    if len(body["messages"]) == 4:  # with the call and its result
+        assert "23.7" in found.text
+        assert calls == []
+    else:
+        assert calls == [("get_weather", {"location": "Tokyo"})]
+
+
+def test_the_recorded_requests_are_those_of_the_example():
+    text = (ROOT / "examples/agents/weather/agent.py").read_text()
+    words = {node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant)}
+    for body in ADK:
+        (tool,) = body["tools"]
+        assert {tool["function"]["description"], body["messages"][0]["content"].partition("\n")[0]} <= words
+
+
+def test_the_page_s_table_names_checks_of_smoke_and_each_one_for_agents():
+    table = AGENTS.partition("depends on | check |")[2].partition("\n\n")[0]
+    named = re.findall(r"^\| .+ \| ([\w/ ]+) \|$", table, re.MULTILINE)
+    assert len(named) == 8
+    assert {check.name for check in AGENT_CHECKS} <= set(named) <= {check.name for check in (*CHECKS, *AGENT_CHECKS)}
+
+
+class RefusedError(Exception):
+    """FastAPI's HTTPException."""
+
+
+@pytest.fixture
+def authenticate(tmp_path, monkeypatch):
+    """The function that LiteLLM calls for each request, with `UserAPIKeyAuth` as a dictionary."""
+    monkeypatch.setitem(sys.modules, "fastapi", SimpleNamespace(HTTPException=RefusedError, Request=None))
+    monkeypatch.setitem(sys.modules, "litellm.proxy._types", SimpleNamespace(UserAPIKeyAuth=dict))
+    for name in ("keys.py", "keys.toml"):
+        shutil.copy(TEAM / name, tmp_path)
+    config = yaml.safe_load((TEAM / "config.yaml").read_text())
+    module, _, function = config["general_settings"]["custom_auth"].partition(".")
+    found = runpy.run_path(str(tmp_path / f"{module}.py"))[function]
+    return lambda key: asyncio.run(found(None, key))
+
+
+def test_a_user_of_the_proxy_has_the_limits_of_the_file_until_the_key_is_removed(authenticate, tmp_path):
+    file = tmp_path / "keys.toml"
+    for key in (None, "", "none", "sk-ann"):
+        with pytest.raises(RefusedError, match=r"not in keys\.toml"):
+            authenticate(key)
+    shipped = file.read_text()
+    file.write_text(shipped.replace('"none"', f'"{hashlib.sha256(b"sk-ann").hexdigest()}"'))
+    limits = {"max_budget": 20.0, "rpm_limit": 30, "tpm_limit": 100_000}
+    routes = ["llm_api_routes"]
+    assert authenticate("sk-ann") == {"api_key": "sk-ann", "key_alias": "ann", "allowed_routes": routes, **limits}
+    file.write_text(shipped)
+    with pytest.raises(RefusedError):
+        authenticate("sk-ann")
+
+
+def test_the_proxy_of_tasks_reads_what_connect_sets_and_prices_each_token(server):
+    config = yaml.safe_load((TEAM / "config.yaml").read_text())
+    (model,) = config["model_list"]
+    read = {
+        value.partition("/")[2] for value in model["litellm_params"].values() if str(value).startswith("os.environ/")
+    }
+    assert read == {"OPENAI_MODEL", "OPENAI_BASE_URL", "OPENAI_API_KEY"}
+    assert model["litellm_params"]["output_cost_per_token"] > 0
+    assert config["general_settings"]["custom_auth_run_common_checks"]
+    page = (ROOT / "docs" / "tasks.md").read_text()
+    assert f"`{model['model_name']}`" in page
+    (line,) = re.findall(r"^gemma connect .* -- litellm .*$", page, re.MULTILINE)
+    asked = "curl -s -o /dev/null -w '%{http_code} ' $OPENAI_BASE_URL/models"
+    both = f'{asked}; {asked} -H "Authorization: Bearer $OPENAI_API_KEY"'
+    done = connected(server, f"{line.partition('litellm')[0]} sh -c {shlex.quote(both)}")
+    assert done.stdout == "401 200 ", done.stderr  # the port is open to the proxy alone
 
 
 def test_a_prometheus_at_the_address_of_the_page_gets_the_metrics(server):
