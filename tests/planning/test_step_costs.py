@@ -213,6 +213,18 @@ def test_four_cards_without_nvlink_decode_as_fast_as_public_ones():
     assert 1e3 / step_ms(SMALL, FOUR_3090) == pytest.approx(76.9, rel=0.1)
 
 
+def test_two_cards_add_up_as_fast_as_cards_with_nvlink_do():
+    """A public run of 31B in 4 bits on two RTX 3090: 59 tokens per second (noonghunna/club-3090). vLLM's own all-reduce serves two; four wait for NCCL."""
+    two = FOUR_3090.replace("count=4", "count=2")
+    assert 1e3 / step_ms(SMALL, two) == pytest.approx(59, rel=0.1)
+    fixed = [
+        empty_step(subject_of(SMALL, f"{cards}{link}")).fixed_s
+        for cards in (two, FOUR_3090)
+        for link in ("", " with NVLink")
+    ]
+    assert fixed[0] == fixed[1] == fixed[3] < fixed[2]
+
+
 @pytest.mark.parametrize(
     ("device", "crosses"),
     [

@@ -164,3 +164,19 @@ def test_longer_prompts_are_never_faster(server: Resolved, workload: Workload, m
     assert at_least(short.output_tok_per_s.typical, long.output_tok_per_s.typical)
     assert short.most_users >= long.most_users
     assert at_least(short.most_requests_per_s, long.most_requests_per_s)
+
+
+@pytest.mark.law
+@laws
+@given(servers(), workloads, st.integers(1, 256))
+def test_what_preempted_requests_compute_again_is_in_the_time_of_tokens(
+    server: Resolved, workload: Workload, users: int
+):
+    """vLLM preempts a request in the middle of its response, so its first token is as early as on a server with more room."""
+    found = server_of(server, memory_plan(server), workload)
+    full, roomy = (replace(found, whole_slots=slots).load(float(users)) for slots in (1, found.kv_slots))
+    assert at_least(roomy.ttft_s, full.ttft_s)
+    assert full.tpot_s >= roomy.tpot_s
+    assert at_least(
+        full.ttft_s + full.tpot_s * workload.output_tokens, roomy.ttft_s + roomy.tpot_s * workload.output_tokens
+    )

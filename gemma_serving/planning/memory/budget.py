@@ -29,7 +29,6 @@ _GRAPH_STEP_SMALL: Final = 8
 _GRAPH_STEP_LARGE: Final = 16
 _GRAPH_STEP_CHANGE: Final = 256
 _LARGEST_GRAPH: Final = 512
-_PEERS: Final = 2
 
 
 def memory_plan(resolved: Resolved) -> MemoryPlan:
@@ -89,8 +88,8 @@ def outside_gib(resolved: Resolved) -> tuple[float, float]:
         drafter_gib = to_gib(unknown_drafter_bytes(resolved)) + captured_gib
         nccl_gib = _all_reduces_gib(resolved)
         enough_gib = constant("ENOUGH_OUTSIDE_BUDGET_GIB") + graphs_gib + nccl_gib + drafter_gib
-        # Two cards with peer access use vLLM's own all-reduce.
-        return constant("CUDA_CONTEXT_GIB") + graphs_gib + (nccl_gib if resolved.tp > _PEERS else 0.0), enough_gib
+        # Two cards may have no peer access.
+        return constant("CUDA_CONTEXT_GIB") + graphs_gib + (nccl_gib if resolved.reduces_over_pcie else 0.0), enough_gib
     programs = program_memory(resolved)
     error_gib = constant("TPU_PROGRAM_MARGIN_GIB")
     enough_gib = max(programs.minimum_gib + error_gib, programs.recommended_gib)
@@ -164,10 +163,7 @@ def graph_gib(resolved: Resolved) -> float:
 
 
 def _all_reduces_gib(resolved: Resolved) -> float:
-    """Return what NCCL keeps of the all-reduces in CUDA graphs, in GiB: on several cards without NVLink, before vLLM measures graphs.
-
-    There vLLM leaves all-reduces to NCCL: its own needs NVLink for more than two cards, and peer access for two (custom_all_reduce.py).
-    """
+    """Return what NCCL keeps of the all-reduces in CUDA graphs, in GiB: on several cards without NVLink, before vLLM measures graphs."""
     if resolved.tp == 1 or resolved.accelerator.has_nvlink or not is_before(resolved, RESERVES_GRAPHS):
         return 0.0
     all_reduces = captured_graphs(resolved) * resolved.spec.layers * constant("ALL_REDUCES_PER_LAYER")

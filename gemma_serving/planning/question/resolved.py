@@ -1,7 +1,7 @@
 """A deployment with all defaults filled in by `planning.memory.resolve`: the input of memory, speed, cost and rules."""
 
 from collections.abc import Mapping
-from typing import Literal, cast
+from typing import Final, Literal, cast
 
 from msgspec import Struct
 
@@ -17,6 +17,7 @@ from gemma_serving.planning.settings.tpu import TpuSettings
 from gemma_serving.planning.settings.vllm_args import VllmOptions
 
 Runtime = Literal["cuda", "tpu-jax", "tpu-torch"]
+_PEERS: Final = 2
 
 
 class Resolved(Struct, frozen=True, kw_only=True):
@@ -85,6 +86,14 @@ class Resolved(Struct, frozen=True, kw_only=True):
     @property
     def _share(self) -> tuple[float, float]:
         return server_share(self.vcpu, self.host_memory_gib)
+
+    @property
+    def reduces_over_pcie(self) -> bool:
+        """True if NCCL adds up the sums of several cards over PCIe.
+
+        vLLM's own all-reduce needs NVLink for more than two cards, and peer access for two (custom_all_reduce.py).
+        """
+        return not self.is_tpu and self.tp > _PEERS and not self.accelerator.has_nvlink
 
     @property
     def unpacks_int4(self) -> bool:

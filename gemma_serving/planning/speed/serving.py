@@ -234,7 +234,7 @@ class LoadedServer(Struct, frozen=True, kw_only=True, dict=True):
         """Return the rates and times of `requests` concurrent requests, at least one."""
         shared = self.shared_steps(requests)
         shares, step, prompt_s = shared
-        token_s = shares.token_s(step.total_s, prompt_s)
+        token_s, again_s = shares.token_s(step.total_s, prompt_s), requests * self.again_s(requests)
         first_s = shares.first_token_s(step.total_s, prompt_s) + self.outside_s
         # Requests beyond the measured ones may cost a TPU more than they add: then they wait.
         rate = self._rate(requests, shared)
@@ -245,8 +245,8 @@ class LoadedServer(Struct, frozen=True, kw_only=True, dict=True):
         return Load(
             requests=requests,
             requests_per_s=rate,
-            ttft_s=max(first_s, requests / rate - self.steps * token_s),
-            tpot_s=token_s / self.tokens_per_step,
+            ttft_s=max(first_s, requests / rate - self.steps * token_s - again_s),
+            tpot_s=(token_s + again_s / self.steps) / self.tokens_per_step,
             step=step,
             is_prefill_bound=requests * shares.prompt_steps > self.steps
             or requests * prompt_s > self.steps * step.total_s,

@@ -319,7 +319,7 @@ def _fixed_s(resolved: Resolved, batch: float, proposals: int) -> float:
     if resolved.scheme.name == "fp8" and resolved.accelerator.generation != "ampere":
         per_layer += constant("fp8_layer_s")
     if resolved.tp > 1:
-        name = "all_reduce_s" if resolved.accelerator.has_nvlink else "all_reduce_s.pcie"
+        name = "all_reduce_s.pcie" if resolved.reduces_over_pcie else "all_reduce_s"
         per_layer += constant("ALL_REDUCES_PER_LAYER") * constant(name)
     return layers * per_layer + constant("step_s") + sampling_s
 
