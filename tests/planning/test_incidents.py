@@ -155,7 +155,7 @@ INCIDENTS: Mapping[str, Incident] = {
     "SCL05": Incident("l4-qat", {"cloudRun.memory": "32Gi"}, "warn", AN_UPDATE),
     "SCL03": Incident("l4-qat", {"cloudRun.region": "europe-west3"}, "block", r"europe-west3\. Set cloudRun\.region: europe-west1"),
     "SCL06": Incident("l4-qat-002", {"cloudRun.minInstances": 0}, "warn", r"11 min 40 s\. OpenAI.*: fuse-buf.*minInstances: 1\. .*\$32\.\d\d per"),
-    "SCL07": Incident("l4-12b-qat", CUT, "block", r"takes 3 min 23 s to 9 min 56 s, .* after 2 min \(.* Set cloudRun\.requestTimeout: 1h"),
+    "SCL07": Incident("l4-12b-qat", CUT, "block", r"takes 3 min 21 s to 9 min 45 s, .* after 2 min \(.* Set cloudRun\.requestTimeout: 1h"),
     "TPU01": Incident("tpu-v6e4", {"vllm.tensorParallelSize": 1}, "warn", r"is 1, .* 4 chips\. 3 of them will be idle.*vllm\.tensorParallelSize: 4"),
     "DPL01": Incident("tpu-v6e4", {"model": MOE, **REPLICAS, "vllm.dataParallelSize": 2}, "block", r"mixture of experts.*[Rr]emove vllm\.dataParallelSize"),
     "DPL02": Incident("tpu-v6e4", REPLICAS, "warn", r"4 times one replica's.*Remove vllm\.dataParallelSize"),

@@ -154,7 +154,6 @@ def test_a_stack_on_it_is_refused_with_a_way_out_until_speed_and_price_are_known
         ("TPU_BANDWIDTH_EFFICIENCY", ("decode",)),
         ("TPU_STEP_S", ("decode",)),
         ("TPU_ALL_REDUCE_S", ("decode",)),
-        ("TPU_SAMPLED_LOGIT_S", ("decode",)),
         ("TPU_POSITION_S", ("decode",)),
         ("TPU_PAGE_S", ("decode",)),
         ("TPU_COMPUTE_EFFICIENCY", ("prefill",)),

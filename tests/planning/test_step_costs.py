@@ -20,7 +20,7 @@ SMALL = "google/gemma-4-31B-it-qat-w4a16-ct"
 TEXT = {"image": 0, "audio": 0, "video": 0}
 
 
-def subject_of(model: str, device: str, *, eager: bool = False) -> Subject:
+def subject_of(model: str, device: str) -> Subject:
     """Return a text server on a card, by its specifications."""
     return examine(
         Deployment(
@@ -28,14 +28,14 @@ def subject_of(model: str, device: str, *, eager: bool = False) -> Subject:
             accelerator="",
             device=parse_device(device),
             image=image_of_version("0.26.0"),
-            vllm=VllmOptions(max_model_len=4_096, limit_mm_per_prompt=TEXT, enforce_eager=eager),
+            vllm=VllmOptions(max_model_len=4_096, limit_mm_per_prompt=TEXT),
         )
     )
 
 
-def step_ms(model: str, device: str, *, eager: bool = False) -> float:
+def step_ms(model: str, device: str) -> float:
     """Return the time of a step of one request, in milliseconds."""
-    return 1e3 / subject_of(model, device, eager=eager).throughput.decode_tok_per_s
+    return 1e3 / subject_of(model, device).throughput.decode_tok_per_s
 
 
 def empty_step(subject: Subject) -> StepTime:
@@ -94,15 +94,6 @@ def test_a_card_with_less_bandwidth_than_that_waits_for_its_memory(device: str):
     assert empty_step(subject).memory_s == pytest.approx(read_s(subject))
 
 
-def test_python_starts_kernels_while_the_card_computes():
-    """12B in bf16 takes 33 ms on an RTX 3090, longer than Python needs for 48 layers; a small model waits for Python."""
-    slow, fast = "memory=48GiB,bandwidth=768GB/s,tflops=155,name=A6000", H100
-    assert step_ms("google/gemma-4-12B-it", slow, eager=True) == step_ms("google/gemma-4-12B-it", slow)
-    eager = 1e3 * (48 * constant("eager_layer_s") + constant("step_s"))
-    assert step_ms("google/gemma-4-12B-it", fast, eager=True) == pytest.approx(eager)
-    assert step_ms("google/gemma-4-12B-it", fast) < eager
-
-
 def test_fp8_quantizes_its_activations_in_each_layer_where_it_computes_in_fp8():
     models = "RedHatAI/gemma-4-12B-it-FP8-Dynamic", "google/gemma-4-12B-it"
     for device, layers in ((H100, 48), (A100, 0)):
@@ -125,15 +116,61 @@ def test_experts_in_fp8_compute_at_the_rate_of_bf16():
     assert 0.75 < sparse < 0.9
 
 
-def test_keys_and_values_are_read_more_slowly_than_weights():
-    subject = subject_of("google/gemma-4-31B-it", H100)
+RTX = "memory=96GiB,bandwidth=1597GB/s,tflops=503,usable=94.97GiB,name=RTX PRO 6000"
+
+
+@pytest.mark.parametrize(("card", "share"), [(H100, "bandwidth.kv"), (RTX, "bandwidth.kv.blackwell")])
+def test_keys_and_values_are_read_at_the_rate_of_the_kernel(card: str, share: str):
+    subject = subject_of("google/gemma-4-31B-it", card)
     weights = weights_of(subject.resolved)
     one, other = (
         step_of(subject.resolved, weights, subject.memory, batch=16, tokens=tokens).memory_s
         for tokens in (2_000, 3_000)
     )
     full = 10 * 2 * 4 * 512 * 2 * 16 * 1_000
-    assert other - one == pytest.approx(full / constant("bandwidth.kv") / bytes_per_s(subject.resolved.accelerator))
+    assert other - one == pytest.approx(full / constant(share) / bytes_per_s(subject.resolved.accelerator))
+
+
+def wide_s(device: str, proposals: int) -> float:
+    """Return the time that 1,000 further tokens of context add to a step, without their bytes."""
+    subject = subject_of("google/gemma-4-31B-it", device)
+    ends = (
+        step_of(
+            subject.resolved, weights_of(subject.resolved), subject.memory, batch=4, tokens=tokens, proposals=proposals
+        )
+        for tokens in (4_000, 5_000)
+    )
+    one, other = (step.fixed_s for step in ends)
+    return other - one
+
+
+def test_one_block_of_threads_reads_a_part_of_a_context_or_all_of_it_to_verify_proposals():
+    for device, row in ((RTX, ""), ("memory=192GiB,bandwidth=5300GB/s,tflops=1307,name=MI300X", ".cdna")):
+        rate = constant(f"wide_tokens_per_s{row}")
+        assert wide_s(device, proposals=2) == pytest.approx(10 * 1_000 / rate)
+        assert wide_s(device, proposals=0) == pytest.approx(10 * 1_000 / rate / constant("attention_parts"))
+    assert wide_s(H100, proposals=2) == wide_s(H100, proposals=0) == 0
+
+
+def test_a_drafter_far_beyond_what_was_measured_has_wider_bands():
+    """12B with a drafter on an RTX 5090 has prompts of 4,096 tokens, 31B on two H100 of 16,384."""
+    options = VllmOptions(speculative_config={"method": "ngram", "num_speculative_tokens": 3}, kv_cache_dtype="fp8")
+    for card, tokens, is_wider in (
+        ("RTX PRO 6000", 8_192, False),
+        ("RTX PRO 6000", 30_000, True),
+        ("H100", 30_000, False),
+    ):
+        found = examine(
+            Deployment(
+                model="google/gemma-4-31B-it",
+                accelerator=card,
+                platform="gce",
+                quantization="fp8",
+                vllm=options,
+                workload=Workload(input_tokens=tokens),
+            )
+        ).workload
+        assert bool(found.not_measured) is is_wider, (card, tokens)
 
 
 def test_only_a_card_that_was_measured_shares_its_memory():

@@ -260,7 +260,7 @@ def test_requests_that_outgrow_the_kv_cache_are_preempted_and_lower_the_rate(run
     assert 0.1 > full["preemption_share"] > half["preemption_share"] > 0 == few["preemption_share"]
     text = " ".join(run(*asked, "in=256,out=2048,users=64")[1].split())
     assert "the KV cache holds 27 requests of full length, but 50 run" in text
-    assert "computes about 2,000 tokens per response again, which lowers the rate by 3." in text
+    assert "computes about 2,000 tokens per response again, which lowers the rate by 4." in text
     assert "Preemption" not in " ".join(run(*asked, "in=256,out=2048,users=27")[1].split())
 
 

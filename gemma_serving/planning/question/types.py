@@ -206,10 +206,19 @@ class Band(Struct, frozen=True, kw_only=True):
         """Return the band in another unit."""
         return Band(low=self.low * factor, typical=self.typical * factor, high=self.high * factor)
 
+    def plus(self, other: "Band") -> "Band":
+        """Return the band of the sum of both, whose ends come together."""
+        return Band(low=self.low + other.low, typical=self.typical + other.typical, high=self.high + other.high)
+
     @property
     def words(self) -> str:
         """The ends for people, such as 940 to 4,200."""
         return f"{figure(self.low, ROUGH)} to {figure(self.high, ROUGH)}"
+
+
+def certain(value: float) -> Band:
+    """Return the band of a value without uncertainty."""
+    return Band(low=value, typical=value, high=value)
 
 
 def rounded(source: object | None, **places: int) -> dict[str, Any]:
@@ -284,6 +293,10 @@ class WorkloadPlan(Struct, frozen=True, kw_only=True):
     """Requests per second that the API processes pass on, for any model: the limit of both rates, if they reach it."""
     not_measured: tuple[str, ...]
     """Parts of the deployment and its requests that no public load test has. They widen the bands."""
+    in_step_ttft_s: float
+    """Time to the first token of users in step: a benchmark, whose responses are equally long. 0 in an open loop."""
+    unexplained_share: float
+    """Part of a step that one publisher measured beside all that are planned. The slow ends of the bands have it, and no typical value."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the answers in JSON types, each as a band."""
@@ -294,6 +307,7 @@ class WorkloadPlan(Struct, frozen=True, kw_only=True):
             "bound": self.bound,
             **rounded(self, prompt_tokens=0, users=0, most_users=0, most_requests_per_s=4),
             **rounded(self, whole_users=0, recomputed_tokens=1, preemption_share=4),
+            **rounded(self, in_step_ttft_s=4, unexplained_share=4),
             "not_measured": list(self.not_measured),
             "workload": dataclasses.asdict(self.workload),
         }

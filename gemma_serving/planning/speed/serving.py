@@ -1,7 +1,8 @@
 """A deployment's results for a workload: time to the first token, time per token, rates, queues and prices; and its rates for one request.
 
 Concurrent requests share each step (`planning.speed.sharing`), and prompts lengthen the steps that process their chunks. Requests that arrive at a rate
-are at random phases of their responses. Users of a closed loop have responses of equal length, which keep them in step: their prompts arrive together.
+are at random phases of their responses, and so are users whose responses differ. Those of a benchmark are equally long and keep its users in step: their
+prompts arrive together, which is the high end.
 The rate is never higher than one HTTP front end passes on. Requests above max-num-seqs, the KV cache or the concurrency of Cloud Run are queued.
 
 With data parallelism each replica is such a server. It serves an equal share of the requests, and the rates of all are added.
@@ -28,6 +29,7 @@ from gemma_serving.planning.question.types import (
     RequestLimit,
     ThroughputPlan,
     WorkloadPlan,
+    certain,
 )
 from gemma_serving.planning.settings.workload import Workload
 from gemma_serving.planning.speed import bands
@@ -107,16 +109,17 @@ class LoadedServer(Struct, frozen=True, kw_only=True, dict=True):
         """Maximum concurrent requests of all replicas."""
         return self.slots * self.resolved.dp
 
-    def band(self, figure: bands.Figure, typical: float) -> Band:
+    def band(self, figure: bands.Figure, typical: float, unexplained: float = 0.0) -> Band:
         """Return a planned value with the ends of its class."""
-        return bands.band(figure, typical, self.resolved, self.workload)
+        return bands.band(figure, typical, self.resolved, self.workload, unexplained)
 
     def rate_band(self, typical: float, load: Load) -> Band:
         """Return an output rate with its ends. The high one is that of greedy requests, which take no time of sampling."""
         sampling_s = sampled_s(self.resolved, self.shared_steps(load.requests)[0].decoding)
         greedy = load.step.total_s / (load.step.total_s - sampling_s)
         most = min(greedy, constant("API_REQUESTS_PER_S") / load.requests_per_s)
-        return replace(self.band("rate", typical), high=self.band("rate", typical * most).high)
+        high = self.band("rate", typical * most).high
+        return replace(self.band("rate", typical, load.step.unexplained_share), high=high)
 
     @cached_property
     def held_tokens(self) -> float:
@@ -216,10 +219,10 @@ class LoadedServer(Struct, frozen=True, kw_only=True, dict=True):
         return {}
 
     def _rate(self, requests: float, shared: tuple[StepShares, StepTime, float]) -> float:
+        """Return the requests per second that the devices serve."""
         shares, step, prompt_s = shared
         request_s = 1 / shares.requests_per_s(step.total_s, prompt_s) + self.outside_s / requests
-        rate = 1 / (request_s + self.again_s(requests))
-        return min(rate, constant("API_REQUESTS_PER_S"))
+        return 1 / (request_s + self.again_s(requests))
 
     def again_tokens(self, requests: float) -> float:
         """Return the tokens per response that vLLM computes again because it preempts requests that outgrow the KV cache: all, if the cache is full."""
@@ -236,16 +239,13 @@ class LoadedServer(Struct, frozen=True, kw_only=True, dict=True):
         shares, step, prompt_s = shared
         token_s, again_s = shares.token_s(step.total_s, prompt_s), requests * self.again_s(requests)
         first_s = shares.first_token_s(step.total_s, prompt_s) + self.outside_s
-        # Requests beyond the measured ones may cost a TPU more than they add: then they wait.
-        rate = self._rate(requests, shared)
-        fewer = constant("TPU_MEASURED_SEQUENCES")
-        if fewer < requests:
-            rate = max(rate, self._rate(fewer, self.shared_steps(fewer)))
+        own_rate = self._rate(requests, shared)
+        rate = min(own_rate, constant("API_REQUESTS_PER_S"))
         prefill_s, decode_s = self.prompt.service_s(self.alone), self.steps * step.total_s / shares.decoding
         return Load(
             requests=requests,
             requests_per_s=rate,
-            ttft_s=max(first_s, requests / rate - self.steps * token_s - again_s),
+            ttft_s=first_s + requests / rate - requests / own_rate,
             tpot_s=(token_s + again_s / self.steps) / self.tokens_per_step,
             step=step,
             is_prefill_bound=requests * shares.prompt_steps > self.steps
@@ -253,17 +253,12 @@ class LoadedServer(Struct, frozen=True, kw_only=True, dict=True):
             prefill_share=prefill_s / (prefill_s + decode_s),
         )
 
-    def in_step(self, load: Load) -> Load:
-        """Return a load whose responses are equally long, so that prompts arrive together.
-
-        Its rate is the same: a response takes what its first token does not.
-        """
+    def in_step_s(self, load: Load) -> float:
+        """Return the time to the first token of a load whose responses are equally long, so that prompts arrive together."""
         shares, step, _ = self.shared_steps(load.requests)
         together = min(load.requests, 1 / shares.prompt_steps)
         first_s = shares.in_step_s(step.total_s, self.extra_s(step, shares, together=together)) + self.outside_s
-        first_s = max(first_s, load.ttft_s)
-        token_s = load.tpot_s - (first_s - load.ttft_s) / self.workload.output_tokens
-        return replace(load, ttft_s=first_s, tpot_s=max(token_s, step.total_s / self.tokens_per_step))
+        return max(first_s, load.ttft_s)
 
 
 def server_of(resolved: Resolved, memory: MemoryPlan, workload: Workload) -> LoadedServer:
@@ -434,18 +429,18 @@ def _plan(server: LoadedServer, state: _State, usd_per_hour: float) -> WorkloadP
     replicas, rate = state.replicas, state.requests_per_s * state.replicas
     shared, separate = _blocks(server.resolved, workload, prompt)
     held = min((shared + state.running * separate) / server.memory.kv_blocks, 1.0) if server.memory.kv_blocks else 1.0
-    ttft = server.band("ttft", load.ttft_s + state.queue_s)
-    tpot = server.band("tpot", load.tpot_s)
+    unexplained = load.step.unexplained_share
+    ttft = server.band("ttft", load.ttft_s + state.queue_s, unexplained)
+    tpot = server.band("tpot", load.tpot_s, unexplained)
+    in_step_s = 0.0
     if state.users:
-        # Equal responses keep users in step. Others are steady, and all may begin at the same time.
-        in_step = server.in_step(load)
-        first_s = in_step.ttft_s + state.queue_s
+        # Responses of equal length keep users in step, and all may begin at the same time: a benchmark's.
+        in_step_s = server.in_step_s(load) + state.queue_s
         others_s = (state.running - 1) * prompt.service_s(server.alone)
-        ttft = replace(ttft, typical=first_s, high=max(ttft.high, first_s + others_s))
-        tpot = replace(server.band("tpot", in_step.tpot_s), high=tpot.high)
+        ttft = replace(ttft, high=max(ttft.high, in_step_s + others_s))
     output = server.rate_band(rate * workload.output_tokens, load)
     if state.bound == "rate":
-        output = _certain(rate * workload.output_tokens)
+        output = certain(rate * workload.output_tokens)
     usd_per_request = usd_per_hour / HOUR_S / rate
 
     def price(share: float, tokens: int) -> Band:
@@ -461,16 +456,16 @@ def _plan(server: LoadedServer, state: _State, usd_per_hour: float) -> WorkloadP
         users=state.users,
         ttft_s=ttft,
         tpot_s=tpot,
-        request_s=_sum(ttft, tpot, workload.output_tokens - 1),
+        request_s=ttft.plus(tpot.times(workload.output_tokens - 1)),
         output_tok_per_s=output,
         requests_per_s=output.times(1 / workload.output_tokens),
         usd_per_million_input_tokens=price(load.prefill_share, prompt.tokens),
         usd_per_million_output_tokens=price(1 - load.prefill_share, workload.output_tokens),
-        running_requests=_certain(state.running * replicas),
-        queued_requests=server.band("ttft", state.queued * replicas) if state.queued else _certain(0.0),
-        queue_s=server.band("ttft", state.queue_s),
-        kv_share=_certain(held),
-        prefix_hit_share=_certain(prompt.cached / prompt.tokens),
+        running_requests=certain(state.running * replicas),
+        queued_requests=server.band("ttft", state.queued * replicas) if state.queued else certain(0.0),
+        queue_s=server.band("ttft", state.queue_s, unexplained),
+        kv_share=certain(held),
+        prefix_hit_share=certain(prompt.cached / prompt.tokens),
         bound=state.bound,
         prompt_tokens=prompt.tokens,
         most_requests_per_s=server.full.requests_per_s * server.resolved.dp,
@@ -481,16 +476,6 @@ def _plan(server: LoadedServer, state: _State, usd_per_hour: float) -> WorkloadP
         preemption_share=server.again_s(load.requests) * load.requests_per_s,
         front_end_requests_per_s=constant("API_REQUESTS_PER_S") * server.resolved.dp,
         not_measured=bands.not_measured(server.resolved, workload),
-    )
-
-
-def _certain(value: float) -> Band:
-    return Band(low=value, typical=value, high=value)
-
-
-def _sum(first: Band, second: Band, times: int) -> Band:
-    return Band(
-        low=first.low + times * second.low,
-        typical=first.typical + times * second.typical,
-        high=first.high + times * second.high,
+        in_step_ttft_s=in_step_s,
+        unexplained_share=unexplained,
     )

@@ -11,7 +11,6 @@ from functools import cache, lru_cache
 from typing import Final, Literal
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from gemma_serving.planning.data.overheads import CONSTANTS, constant
 from gemma_serving.planning.machine.hardware import Accelerator
@@ -33,6 +32,7 @@ _FP8_GENERATIONS: Final = frozenset({"hopper", "blackwell", "datacenter-blackwel
 _FP4_GENERATIONS: Final = frozenset({"blackwell", "datacenter-blackwell"})
 """Architectures with 4-bit arithmetic. All others unpack NVFP4 (Marlin; vllm-project/vllm#49376)."""
 Cause = Literal["memory", "compute", "pcie", "overhead"]
+_UNEXPLAINED: Final = "TPU_UNEXPLAINED_SEQUENCE_S"
 _BF16: Final = 2
 FLOP_PER_PARAM: Final = 2
 """A product and a sum."""
@@ -45,11 +45,18 @@ class StepTime(Struct, frozen=True, kw_only=True):
     compute_s: float
     link_s: float
     fixed_s: float
+    unexplained_s: float = 0.0
+    """What one publisher measured in addition, without a known cause: part of the bands, and of no typical value."""
 
     @property
     def total_s(self) -> float:
         """Memory and computation overlap; the link and the fixed part do not."""
         return max(self.memory_s, self.compute_s) + self.link_s + self.fixed_s
+
+    @property
+    def unexplained_share(self) -> float:
+        """The unexplained part of a step that has it."""
+        return self.unexplained_s / (self.total_s + self.unexplained_s)
 
     @property
     def bound(self) -> Cause:
@@ -85,23 +92,19 @@ def step_of(
     read = dense + experts
     # Offload takes layers in order, so the offloaded part is read as often as the average layer.
     linked = offloaded * min(1.0, (read / weights.layers if weights.layers else 0.0))
-    held = batch * _kv_bytes(resolved, tokens)
-    local = max(read - linked, 0.0) + (held if resolved.is_tpu else held / constant("bandwidth.kv"))
+    local = max(read - linked, 0.0) + batch * _kv_bytes(resolved, tokens) / _kv_share(resolved)
     rate = bytes_per_s(accelerator)
     layers = weights.layers - weights.experts + experts
     link_rate = accelerator.host_link_gb_per_s * _GIGA * constant("ZERO_COPY_EFFICIENCY")
-    step = StepTime(
+    more = max(batch - constant("TPU_EXPLAINED_SEQUENCES"), 0.0)
+    return StepTime(
         memory_s=local / rate + max(_unpacked_s(resolved, layers) - layers / rate, 0.0),
         compute_s=products_s(resolved, active_params(resolved.spec), computed) / resolved.tp
         + expert_rows_s(resolved, computed),
         link_s=(linked / link_rate if linked and link_rate else 0.0) + all_reduced_s(resolved, computed),
         fixed_s=_fixed_s(resolved, batch, proposals) + _attention_s(resolved, batch, tokens, is_split=not proposals),
+        unexplained_s=more * accelerator.measured(_UNEXPLAINED) if accelerator.has_measured(_UNEXPLAINED) else 0.0,
     )
-    if resolved.is_tpu or not resolved.eager:
-        return step
-    # Without CUDA graphs, Python starts each kernel of a step while the GPU computes those that it has.
-    launches_s = resolved.spec.layers * constant("eager_layer_s") + constant("step_s")
-    return replace(step, fixed_s=step.fixed_s + max(launches_s - step.total_s, 0.0))
 
 
 def _unpacked_s(resolved: Resolved, layers: float) -> float:
@@ -111,12 +114,9 @@ def _unpacked_s(resolved: Resolved, layers: float) -> float:
     """
     accelerator, scheme = resolved.accelerator, resolved.scheme.name
     if resolved.is_tpu:
-        name = "TPU_BANDWIDTH_EFFICIENCY"
-        if scheme in {"fp8", "qwix-fp8"}:
-            name = "TPU_FP8_BANDWIDTH_EFFICIENCY"
-        elif resolved.unpacks_int4:
-            name = "TPU_W4A16_BANDWIDTH_EFFICIENCY"
-        return layers / (accelerator.bandwidth_gb_per_s * _GIGA * accelerator.measured(name))
+        kernel = {"fp8": "FP8_", "qwix-fp8": "FP8_", "w4a16": "W4A16_"}.get(scheme, "")
+        share = accelerator.measured(f"TPU_{kernel}BANDWIDTH_EFFICIENCY")
+        return layers / (accelerator.bandwidth_gb_per_s * _GIGA * share)
     clocks = CONSTANTS.get(f"sm_ghz.{accelerator.generation}")
     if clocks is None or scheme != "w4a16":
         return 0.0
@@ -139,8 +139,7 @@ def expert_rows_s(resolved: Resolved, tokens: float) -> float:
     """Return the seconds in which one chip of a TPU brings the hidden states of `tokens` tokens to their experts and back; 0 on a GPU.
 
     Each chip has a part of every expert, and so each row in full width: the server sorts the rows by expert, gathers them, multiplies them, and
-    adds up what each token's experts return (tpu-inference, layers/common/fused_moe_gmm.py). Their operations are 1.2 times the planned ones in
-    Google's compiler, with the padding of the experts (docs/authors/compiled.md), so the time of a long prompt is that of moving rows.
+    adds up what each token's experts return (tpu-inference, layers/common/fused_moe_gmm.py). Its operations take less (docs/authors/compiled.md).
     Raises NotMeasuredError if no mixture of experts was measured on the family.
     """
     if not resolved.is_tpu or not resolved.spec.is_moe:
@@ -178,7 +177,7 @@ def uses_flash_attention(resolved: Resolved) -> bool:
 
 
 def _attention_s(resolved: Resolved, batch: float, tokens: float, *, is_split: bool) -> float:
-    """Return the time of attention beyond its bytes: whole chunks on a TPU, unless proposals are verified; in Triton, the longest context in wide layers."""
+    """Return the time of attention beyond its bytes: whole chunks on a TPU, unless proposals are verified; in Triton, one block's context in wide layers."""
     if resolved.is_tpu:
         position_s = resolved.accelerator.measured("TPU_POSITION_S")
         return batch * decoded_positions(resolved, tokens) * position_s if is_split else 0.0
@@ -189,8 +188,8 @@ def _attention_s(resolved: Resolved, batch: float, tokens: float, *, is_split: b
         for group in resolved.spec.groups
         if group.attention.head_dim > _NARROW_HEAD and group.attention.window is None
     )
-    splits = 1 if is_split else constant("splits")
-    return layers * tokens * constant("wide_token_s") * splits
+    parts = constant("attention_parts") if is_split else 1
+    return layers * tokens / parts / _by_generation("wide_tokens_per_s", _card_class(resolved.accelerator))
 
 
 def decoded_positions(resolved: Resolved, tokens: float) -> int:
@@ -302,17 +301,23 @@ def _kv_bytes(resolved: Resolved, tokens: float) -> float:
     return total
 
 
+def _kv_share(resolved: Resolved) -> float:
+    """Return the rate at which attention reads keys and values, in shares of that of weights."""
+    if resolved.is_tpu:
+        return 1.0
+    kernel = "flash" if uses_flash_attention(resolved) else _card_class(resolved.accelerator)
+    return _by_generation("bandwidth.kv", kernel)
+
+
 def _fixed_s(resolved: Resolved, batch: float, proposals: int) -> float:
     layers = resolved.spec.layers
-    sampling_s = sampled_s(resolved, batch)
     if resolved.is_tpu:
         measured = resolved.accelerator.measured
         per_layer = constant("ALL_REDUCES_PER_LAYER") * measured("TPU_ALL_REDUCE_S") if resolved.tp > 1 else 0.0
         pages = resolved.max_num_seqs * ceil_div(resolved.max_model_len, resolved.block_size)
         per_layer += pages * measured("TPU_PAGE_S")
-        per_layer += constant("TPU_TORCH_LAYER_S") if resolved.runtime == "tpu-torch" else 0.0
         verified_s = batch * (1 + proposals) * measured("TPU_VERIFIED_TOKEN_S") if proposals else 0.0
-        return layers * per_layer + measured("TPU_STEP_S") + verified_s + sampling_s
+        return layers * per_layer + measured("TPU_STEP_S") + verified_s
     per_layer = constant("layer_s")
     if resolved.spec.is_moe:
         per_layer += constant("moe_layer_s")
@@ -321,15 +326,11 @@ def _fixed_s(resolved: Resolved, batch: float, proposals: int) -> float:
     if resolved.tp > 1:
         name = "all_reduce_s.pcie" if resolved.reduces_over_pcie else "all_reduce_s"
         per_layer += constant("ALL_REDUCES_PER_LAYER") * constant(name)
-    return layers * per_layer + constant("step_s") + sampling_s
+    return layers * per_layer + constant("step_s") + sampled_s(resolved, batch)
 
 
 def sampled_s(resolved: Resolved, batch: float) -> float:
-    """Return the time in which one device samples for `batch` sequences, over the whole vocabulary. Greedy requests take none of it.
-
-    More devices do not share it: tpu-inference, for one, replicates the logits (layers/jax/sample/sampling.py).
-    """
-    if not resolved.is_tpu:
-        return (batch - 1) * resolved.spec.vocab * constant("logit_bytes") / bytes_per_s(resolved.accelerator)
-    few = min(batch, constant("TPU_MEASURED_SEQUENCES"))
-    return (batch - few) * resolved.spec.vocab * resolved.accelerator.measured("TPU_SAMPLED_LOGIT_S")
+    """Return the time in which a GPU samples for `batch` sequences, over the whole vocabulary; 0 on a TPU. Greedy requests take none of it."""
+    if resolved.is_tpu:
+        return 0.0
+    return (batch - 1) * resolved.spec.vocab * constant("logit_bytes") / bytes_per_s(resolved.accelerator)

@@ -20,7 +20,8 @@ from tests.planning.corpus.measured import KINDS, load, subject_of
 FILE: Final = Path(__file__).parents[3] / "judges" / "accuracy" / "documents.json"
 """`rows`: document, figure, reported, elsewhere (measured in other sources), why they differ, and the question for the planner: `deployment`, a boot of the
 corpus or fields of a deployment, and `read`: a kind of figure, a name of _READ, or "rate IN OUT USERS", "requests IN OUT USERS" and "ttft IN OUT USERS".
-`over` is a second deployment, whose figure divides the first one's. `held` is false if the plan differs by more than 1.5 times, or a ratio by more than 1.4."""
+`over` is a second deployment, whose figure divides the first one's. `held` is false if the plan differs by more than 1.5 times, or a ratio by more than 1.4.
+`read_off` is the constant that was set from a row without a boot."""
 _READ: Final[Mapping[str, Callable[[Subject], float]]] = {
     **{name: kind.read for name, kind in KINDS.items()},
     "usd_hour": lambda s: s.cost.usd_per_hour,
@@ -41,6 +42,13 @@ def documents() -> Mapping[str, Any]:
 def planned_rows() -> Sequence[Mapping[str, Any]]:
     """Return the rows that ask the planner."""
     return [row for row in documents()["rows"] if "deployment" in row]
+
+
+def read_off(row: Mapping[str, Any]) -> str:
+    """Return the constant that was set from a row; empty if none was."""
+    stated = row.get("deployment")
+    of_boot = load().fitted.get((stated, row["read"]), "") if isinstance(stated, str) else ""
+    return row.get("read_off", of_boot)
 
 
 def reported_range(text: str) -> tuple[float, float]:

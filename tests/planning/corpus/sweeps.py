@@ -90,6 +90,8 @@ class ComparedPoint:
     kind: Kind
     measured: float
     band: Band
+    unexplained: float
+    """Part of a step that the plan cannot explain. It is in the band's slow end and in no prediction."""
 
     @property
     def predicted(self) -> float:
@@ -100,6 +102,14 @@ class ComparedPoint:
     def ratio(self) -> float:
         """Measured divided by predicted."""
         return self.measured / self.predicted
+
+    @property
+    def explained_ratio(self) -> float:
+        """The same of the nearest value between the planned one and what it is with the unexplained part."""
+        slower = 1 - self.unexplained
+        if self.figure == "rate":
+            return max(self.ratio, min(self.ratio / slower, 1.0))
+        return min(self.ratio, max(self.ratio * slower, 1.0))
 
     @property
     def is_within(self) -> bool:
@@ -179,15 +189,18 @@ def _figures(point: SweepPoint, cached_share: float) -> Iterator[ComparedPoint]:
     replicas = min(point.users, subject.resolved.dp)
     running = min(point.users / replicas, server.slots)
     ttft_s, tpot_s = point.benchmark.times(server, running)
+    unexplained = answer.unexplained_share
     pairs: tuple[tuple[Figure, float | None, Band], ...] = (
         ("rate", point.output_tok_per_s, answer.output_tok_per_s),
-        ("ttft", point.ttft_ms, server.band("ttft", ttft_s + answer.queue_s.typical).times(1e3)),
-        ("tpot", point.tpot_ms, server.band("tpot", tpot_s).times(1e3)),
+        ("ttft", point.ttft_ms, server.band("ttft", ttft_s + answer.queue_s.typical, unexplained).times(1e3)),
+        ("tpot", point.tpot_ms, server.band("tpot", tpot_s, unexplained).times(1e3)),
     )
     kind: Kind = "tpu" if subject.resolved.is_tpu else "gpu"
     for figure, measured, band in pairs:
         if measured is not None and (figure == "rate" or not point.is_one_wave):
-            yield ComparedPoint(point=point, figure=figure, kind=kind, measured=measured, band=band)
+            yield ComparedPoint(
+                point=point, figure=figure, kind=kind, measured=measured, band=band, unexplained=unexplained
+            )
 
 
 @cache

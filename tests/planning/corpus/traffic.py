@@ -43,7 +43,7 @@ class Benchmark:
         if self.rounds < 2:
             return first_s, steady.tpot_s
         later = self.rounds - 1
-        later_s = steady.ttft_s * (server.in_step(steady).ttft_s / steady.ttft_s) ** (1 / later)
+        later_s = steady.ttft_s * (server.in_step_s(steady) / steady.ttft_s) ** (1 / later)
         # The rate is the same, so a response takes what its first token does not.
         token_s = steady.tpot_s - (later_s - steady.ttft_s) / server.workload.output_tokens
         token_s = max(token_s, steady.step.total_s / server.tokens_per_step)
