@@ -150,6 +150,14 @@ def test_tables_have_the_format_of_the_target_that_names_them():
     assert dict(head.stored_bytes) == {"lm-head": pytest.approx(1 + 4 / 2_816)}
 
 
+def test_tables_have_a_format_of_their_own_beside_layers_of_one():
+    """12B with int8 layers and 4-bit tables, served on v5e by a public rig."""
+    int8 = {"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": True}
+    spec = read("12B", groups((int8, ["Linear"]), (INT4, ["Embedding", "lm_head"]), ignore=()))
+    assert spec.native_quantization == "fp8"
+    assert dict(spec.stored_bytes) == {"embedding": 0.5625}
+
+
 AUTOROUND = {"quant_method": "auto-round", "bits": 4, "group_size": 128}
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128}
 FOUR = 0.5 + 2.5 / 128

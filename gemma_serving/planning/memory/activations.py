@@ -111,11 +111,12 @@ def _layer_width(group: LayerGroup, resolved: Resolved) -> float:
     feed_forward = 3 * group.mlp / resolved.tp
     experts = group.experts
     if experts is not None:
-        # A mixture-of-experts kernel has two workspaces. The Marlin kernel for 4-bit experts also leaves room for its output in the smaller
-        # one (fused_moe/experts/marlin_moe.py, workspace_shapes).
+        # A mixture-of-experts kernel has two workspaces, each with room for its output, and FP8 has both inputs in 8 bits (workspace_shapes and apply of
+        # TritonExperts in fused_moe/fused_moe.py; Marlin and FlashInfer have the same shapes).
         width, hidden = experts.intermediate / resolved.tp, resolved.spec.hidden
-        smaller = max(width, hidden) if resolved.scheme.name == "w4a16" else width
-        feed_forward += experts.active * (max(2 * width, hidden) + smaller + _expert_copies(resolved) * hidden)
+        inputs = (experts.active * width + hidden) / 2 if resolved.scheme.name == "fp8" else 0
+        copies = max(2 * width, hidden) + max(width, hidden) + _expert_copies(resolved) * hidden
+        feed_forward += experts.active * copies + inputs
         feed_forward += 3 * experts.shared_intermediate / resolved.tp
     return max(attention, feed_forward)
 

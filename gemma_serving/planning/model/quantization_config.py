@@ -1,13 +1,15 @@
 """Storage format of a checkpoint's weights, from the quantization_config of its config.json.
 
-One format for all quantized layers. `targets` and `ignore` of compressed-tensors, `exclude_modules` of ModelOpt, `modules_to_not_convert` of AWQ
-and layers of 16 bits in AutoRound's `extra_config` say which parts of the model stay in bf16. A part counts as bf16 as soon as one of its layers
-does, so the plan never has less memory than the server needs. A checkpoint with two formats is refused.
+One format for all quantized layers; the tables of compressed-tensors may have another one. `targets` and `ignore` of compressed-tensors,
+`exclude_modules` of ModelOpt, `modules_to_not_convert` of AWQ and layers of 16 bits in AutoRound's `extra_config` say which parts of the model stay in
+bf16. A part counts as bf16 as soon as one of its layers does, so the plan never has less memory than the server needs. A checkpoint whose layers have
+two formats is refused.
 """
 
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, NamedTuple, cast
 
 from msgspec.structs import replace
@@ -24,6 +26,7 @@ _MX_GROUP: Final = 32
 _PACKINGS: Final = frozenset({"awq", "gptq", "auto-round"})
 """Methods other than compressed-tensors that store 4-bit integers."""
 _LINEAR: Final[tuple[Role, ...]] = ("attention", "mlp", "experts")
+_TABLES: Final[tuple[Role, ...]] = ("embedding", "layer-embedding", "lm-head")
 _ALL: Final = ("Linear",)
 """Targets of a group that states none: every linear layer, by its class."""
 _NVFP4: Final = ("NVFP4", "W4A16_NVFP4")
@@ -55,6 +58,8 @@ class _Stored(NamedTuple):
     size: float
     targets: tuple[str, ...] = _ALL
     ignored: tuple[str, ...] = ()
+    tables: Mapping[Role, float] = MappingProxyType({})
+    """Bytes per parameter of tables with a format of their own."""
 
 
 def with_quantization(spec: ModelSpec, top: ConfigReader) -> ModelSpec:
@@ -68,7 +73,7 @@ def with_quantization(spec: ModelSpec, top: ConfigReader) -> ModelSpec:
     stored = _stored(block, spec.name)
     present: set[Role] = {tensor.role for tensor in tensors(spec)}
     left: set[Role] = {role for text in stored.ignored for role in _roles(text) or ()}
-    targeted: set[Role] = {role for text in stored.targets for role in _targeted(text, spec.name)}
+    targeted: set[Role] = {*stored.tables, *(role for text in stored.targets for role in _targeted(text, spec.name))}
     quantized = targeted & present - left
     if not quantized:
         raise PlanningError(f"{spec.name}: no target of quantization_config names a layer of the model.")
@@ -76,13 +81,13 @@ def with_quantization(spec: ModelSpec, top: ConfigReader) -> ModelSpec:
     cache = _cache(block)
     sizes: dict[Role, float] = {role: stored.size if role in quantized else FULL_BYTES for role in _LINEAR}
     usual = SCHEMES[scheme].bytes_of
-    tables: list[Role] = [role for role in ("embedding", "layer-embedding", "lm-head") if role in quantized]
+    tables = {role: stored.tables.get(role, stored.size) for role in _TABLES if role in quantized}
     return replace(
         spec,
         native_quantization=scheme,
         stored_bytes=(
             *((role, size) for role, size in sizes.items() if role in present and not math.isclose(size, usual(role))),
-            *((role, stored.size) for role in tables),
+            *tables.items(),
         ),
         quantizes=tuple(sorted(_quantizes(spec, stored))) if block.text("quant_method") == "compressed-tensors" else (),
         packing=_packing(block),
@@ -181,7 +186,7 @@ def _stored(block: ConfigReader, name: str) -> _Stored:
 
 def _several(name: str, formats: Sequence[str]) -> PlanningError:
     return PlanningError(
-        f"{name}: quantization_config has several formats ({', '.join(formats)}), and the planner reads checkpoints of one format. "
+        f"{name}: quantization_config has several formats ({', '.join(formats)}), and the planner reads checkpoints whose layers have one. "
         "Measure it instead."
     )
 
@@ -195,10 +200,16 @@ def _compressed(block: ConfigReader, name: str, ignored: tuple[str, ...]) -> _St
         if weights is not None and not (len(targets) == 1 and targets[0].endswith("Attention")):
             form = _format(weights, group.text("format") or block.text("format"), f"{name}, {key}")
             found.setdefault(form, []).extend(targets)
-    if len(found) > 1:
+    roles: dict[tuple[str, float], set[Role]] = {
+        form: {role for text in targets for role in _targeted(text, name)} for form, targets in found.items()
+    }
+    apart = [form for form in found if len(found) > 1 and roles[form].issubset(_TABLES)]
+    tables: dict[Role, float] = {role: form[1] for form in apart for role in roles[form]}
+    layers = {form: tuple(targets) for form, targets in found.items() if form not in apart}
+    if len(layers) > 1:
         raise _several(name, [f"{scheme} of {size:.4g} bytes" for scheme, size in found])
-    for (scheme, size), targets in found.items():
-        return _Stored(scheme, size, tuple(targets), ignored)
+    for (scheme, size), targets in layers.items():
+        return _Stored(scheme, size, targets, ignored, tables)
     raise PlanningError(f"{name}: no target of quantization_config names a layer of the model.")
 
 

@@ -11,6 +11,7 @@ from functools import cache
 from typing import Final, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gemma_serving.planning.data.images import DEFAULT_IMAGES, IMAGES, built_images
 from gemma_serving.planning.data.tables import data_file, typed_file
@@ -122,7 +123,7 @@ def _rows_for(spec: ModelSpec, accelerator: Accelerator, image_version: str | No
             and (not row.packings or spec.packing in row.packings)
             and _is_within(version, row)
         ):
-            yield row
+            yield _as_known(row, version)
 
 
 def loading_image(scheme: str, spec: ModelSpec, accelerator: Accelerator) -> str | None:
@@ -169,6 +170,11 @@ def version_key(version: str) -> VersionKey | None:
     return int(major), int(minor), int(patch or 0), last
 
 
+def newest_in(key: VersionKey) -> VersionKey:
+    """Return the newest release whose changes a version may have: itself, or the next minor release of a development version, which is of the main branch."""
+    return key if key[-1] == _RELEASE else (key[0], key[1] + 1, 0, _RELEASE)
+
+
 def is_version(text: str) -> bool:
     """Return whether a text is a version of vLLM, with or without the part of a local build: 0.28.0, 0.31.1rc1.dev23+g43b4aaea3."""
     found = _VERSION.match(text)
@@ -188,6 +194,14 @@ def is_between(version: str, first: str, before: str) -> bool:
         return True
     key, low, high = known_key(version), version_key(first), version_key(before)
     return key is not None and (low is None or low <= key) and (high is None or key < high)
+
+
+def _as_known(row: Support, version: VersionKey | None) -> Support:
+    """Return a row, which is unknown if a development version may be newer than its last one."""
+    last = version_key(row.last)
+    if version is None or last is None or row.answer != "no" or newest_in(version) <= last:
+        return row
+    return replace(row, answer="unknown", note=f"{row.note}, and this development version may be older or newer")
 
 
 def _is_within(version: VersionKey | None, row: Support) -> bool:

@@ -6,7 +6,7 @@ An unknown release is treated as the one that leaves less memory and starts more
 from typing import Final, Literal
 
 from gemma_serving.planning.data.overheads import constant
-from gemma_serving.planning.model.support import known_key, version_in_use, version_key
+from gemma_serving.planning.model.support import known_key, newest_in, version_in_use, version_key
 from gemma_serving.planning.question.extra_arguments import extra_arguments, value_of_flag
 from gemma_serving.planning.question.resolved import Resolved
 
@@ -70,9 +70,9 @@ KEEPS_WARM_UP_INPUTS: Final = "0.23.0"
 
 
 def is_before(resolved: Resolved, release: str) -> bool:
-    """Return whether the server is known to be older than a release. Development versions count as the release."""
+    """Return whether the server is known to be older than a release. A development version may have what the next minor release has."""
     version, first = _version(resolved), version_key(release)
-    return version is not None and first is not None and version < first
+    return version is not None and first is not None and newest_in(version) < first
 
 
 def is_known_from(resolved: Resolved, release: str) -> bool:

@@ -9,7 +9,7 @@ from gemma_serving.planning.settings.fields import Block
 from gemma_serving.planning.settings.text import Digest, Repository
 
 CUDA_13: Final = 13
-Precision = Annotated[str, OneOf(("fp8", "mxfp4", "nvfp4", "w4a16"))]
+Precision = Annotated[str, OneOf(("bf16", "fp8", "mxfp4", "nvfp4", "w4a16"))]
 
 
 def in_artifact_registry(repository: str) -> bool:
