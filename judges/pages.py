@@ -18,6 +18,7 @@ def _pages(options: DocsOptions) -> ExitCode:
         "docs/authors/documents.csv": documents.rows_file(),
         "docs/authors/documents.md": documents.page(),
         "docs/authors/overlays.md": overlays.page(),
+        "gemma_serving/planning/data/documents.json": documents.far_file(),
         "judges/accuracy/accuracy.csv": accuracy.rows_file(),
     }
     tables = accuracy.tables()

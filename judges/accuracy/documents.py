@@ -1,5 +1,7 @@
 """docs/authors/documents.md: the figures of the five documents that the project started from, with planned values and values measured elsewhere."""
 
+import json
+import re
 from collections.abc import Mapping
 from functools import cache
 from typing import Any, Final
@@ -7,10 +9,12 @@ from typing import Any, Final
 from authors.tables import csv_text, table
 from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.vllm_args import vllm_arguments
-from tests.planning.corpus.documents import documents, figure, planned_rows, read_off
+from tests.planning.corpus.documents import asked, documents, figure, planned_rows, read_off
 from tests.planning.corpus.measured import load
 
 _LONG: Final = 100
+_OF_SERVER: Final = re.compile(r"^[^,]+, [^,:]+[,:] ")
+"""Model and accelerator before a figure."""
 _OF_EVERY_SERVER: Final = ("--host=", "--port=", "--allowed-media-domains=", "--allowed-origins=")
 """Flags that this project adds."""
 
@@ -31,6 +35,22 @@ def page() -> str:
 def rows_file() -> str:
     """Return every row as CSV."""
     return csv_text(("document", "figure", "reported", "plan", "elsewhere", "why"), _rows())
+
+
+def far_file() -> str:
+    """Return the figures that no plan is near, by model and accelerator, for `gemma plan --explain`."""
+    rows = [
+        {
+            "model": (server := asked(row["deployment"]).resolved).model_id,
+            "accelerator": server.accelerator.name,
+            "document": row["document"],
+            "figure": _OF_SERVER.sub("", row["figure"]),
+            "reported": row["reported"],
+        }
+        for row in planned_rows()
+        if not row.get("held", True) and "over" not in row
+    ]
+    return "".join(("[\n", ",\n".join(f"  {json.dumps(row)}" for row in rows), "\n]\n"))
 
 
 @cache

@@ -91,6 +91,16 @@ def test_no_figure_is_planned_worse_than_at_first_sight():
     assert {key: (count, now[key]) for key, count in then.items() if now[key] < count} == {}
 
 
+def test_bands_hold_nine_of_ten_public_starts_and_compilations():
+    inside: list[bool] = []
+    for row in compared_figures(MEASURED.boots):
+        start, key = subject_of(row.boot).startup, {"compile": "compile", "startup": "total"}.get(row.figure.key)
+        if key:
+            inside.append(getattr(start, f"{key}_low_s") <= row.figure.measured <= getattr(start, f"{key}_high_s"))
+    assert len(inside) > 30
+    assert sum(inside) / len(inside) >= 0.9
+
+
 def test_weights_differ_by_no_more_than_verdicts_allow():
     rows = [row for row in compared_figures(MEASURED.boots) if row.figure.key == "weights"]
     heavier = {row.boot.id: row.figure.measured / row.predicted - 1 for row in rows}

@@ -23,33 +23,21 @@ def server(input_tokens: int = 1_024, users: int = 16) -> LoadedServer:
     return server_of(resolved, memory_plan(resolved), workload)
 
 
-def median(rounds: float | None) -> float:
-    return Benchmark(rounds=rounds, is_mean=False).times(server(), USERS)[0]
-
-
-def test_a_source_that_does_not_state_its_rounds_is_a_steady_server():
-    steady = server().load(USERS)
-    assert Benchmark(rounds=None, is_mean=True).times(server(), USERS) == (steady.ttft_s, steady.tpot_s)
-
-
-def test_more_rounds_are_closer_to_a_steady_server():
-    times = [median(rounds) for rounds in (2, 3, 5, 20, 1_000)]
-    assert times == sorted(times, reverse=True)
-    assert times[0] > 3 * times[-1]
-    assert times[-1] == pytest.approx(median(None), rel=0.01)
-
-
-def test_a_mean_contains_the_first_round_and_a_median_does_not():
-    for rounds in (2.0, 5.0):
-        mean, _ = Benchmark(rounds=rounds, is_mean=True).times(server(), USERS)
-        first, _ = Benchmark(rounds=1.0, is_mean=True).times(server(), USERS)
-        assert mean == pytest.approx((first + (rounds - 1) * median(rounds)) / rounds)
-
-
-def test_responses_of_requests_in_step_are_shorter_by_what_their_first_tokens_are_longer():
-    steady, in_step = (Benchmark(rounds=rounds, is_mean=False).times(server(), USERS) for rounds in (None, 3.0))
-    assert in_step[0] > steady[0]
-    assert in_step[0] + 512 * in_step[1] == pytest.approx(steady[0] + 512 * steady[1])
+def test_more_rounds_lead_from_users_in_step_to_a_steady_server():
+    """A mean contains the first round, in which all begin at once. A response takes what its first token does not."""
+    found, rounds = server(), (2.0, 3.0, 5.0, 20.0, 1_000.0)
+    steady = found.load(USERS)
+    assert Benchmark(rounds=None, is_mean=True).times(found, USERS) == (steady.ttft_s, steady.tpot_s)
+    first_s, _ = Benchmark(rounds=1.0, is_mean=True).times(found, USERS)
+    times = [Benchmark(rounds=number, is_mean=False).times(found, USERS) for number in rounds]
+    medians = [one for one, _ in times]
+    assert medians == sorted(medians, reverse=True)
+    assert (medians[0], medians[-1]) == pytest.approx((found.in_step_s(steady), steady.ttft_s), rel=0.01)
+    assert medians[0] > 3 * medians[-1]
+    for number, (median_s, token_s) in zip(rounds, times, strict=True):
+        mean_s, _ = Benchmark(rounds=number, is_mean=True).times(found, USERS)
+        assert mean_s == pytest.approx((first_s + (number - 1) * median_s) / number)
+        assert median_s + 512 * token_s == pytest.approx(steady.ttft_s + 512 * steady.tpot_s)
 
 
 @pytest.mark.parametrize("input_tokens", [16, 128, 512, 1_024, 4_096])

@@ -104,11 +104,14 @@ def test_a_tpu_has_no_startup_probe_and_two_pauses_and_a_service_has_a_probe(run
         text = " ".join(run("--stack", stack)[1].split())
         return text[text.index("Start-up:") : text.index(" ─")]
 
-    assert (
-        start("tpu-v6e1")
-        == "Start-up: about 12 min (10 to 14); each later one about 7 min 34 s; in-place restart 5 min 4 s, 9 min 13 s if a flag compiles again"
+    assert start("tpu-v6e1") == (
+        "Start-up: about 12 min (10 to 14); each later one about 7 min 34 s (the cache saves 63% of compiling); "
+        "in-place restart 5 min 4 s, 9 min 13 s if a flag compiles again"
     )
-    assert "each later one about 2 min 39 s; a startup probe needs at least 6 min;" in start("l4-12b-qat")
+    assert (
+        "each later one about 2 min 39 s (the cache saves 72% of compiling); a startup probe needs at least 6 min;"
+        in start("l4-12b-qat")
+    )
 
 
 @pytest.mark.parametrize("explained", [(), ("--explain",)])

@@ -2,7 +2,10 @@
 
 import pytest
 
+from gemma_serving.planning.cost.subject import examine
 from gemma_serving.planning.data.overheads import CONSTANTS
+from gemma_serving.planning.settings.deployment import Deployment
+from gemma_serving.planning.solve.explain import explain
 from tests.planning.corpus.documents import planned_rows, read_off, reported_range, times_off
 
 ROWS = {f"{row['document']} {row['figure']}": row for row in planned_rows()}
@@ -23,6 +26,17 @@ def test_a_row_that_set_a_constant_is_marked_so():
     named = {name: f"{one.what} {one.fitted_to}" for name, one in CONSTANTS.items()}
     assert {name for name, text in named.items() if "field report" in text} - {*off} == {"HOST_MARGIN"}
     assert [name for name, document in off.items() if f"field report {document}" not in named[name]] == []
+
+
+def test_explain_names_the_figures_that_are_far_from_a_plan_in_one_line_with_the_page():
+    near, far = (
+        dict(explain(examine(Deployment(model="google/gemma-4-26B-A4B-it", accelerator=one))))
+        for one in ("H200", "v6e-4")
+    )
+    assert "Documents" not in near
+    (line,) = far["Documents"]
+    assert line.startswith("far from this plan, for the reasons in docs/authors/documents.md: ")
+    assert "001: restart with the cache, s under 10; " in line
 
 
 @pytest.mark.parametrize(

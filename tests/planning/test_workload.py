@@ -95,12 +95,17 @@ def test_a_video_has_32_frames_and_half_a_minute_of_audio_750_tokens():
         ({}, Workload(users=1, images=1), "images, videos and audio"),
         ({"kv_cache_dtype": "fp8_per_token_head"}, Workload(users=1), "a KV cache with a scale per token and head"),
         ({"enforce_eager": True}, Workload(users=1), "eager mode"),
+        (
+            {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}},
+            Workload(users=1, input_tokens=8_193),
+            "a drafter with more than 8,192 tokens in, in the Triton kernel of this card",
+        ),
     ],
 )
 def test_what_no_public_load_test_has_is_named_and_widens_each_band(
     options: dict[str, Any], workload: Workload, words: str
 ):
-    card = replace(E2B, accelerator="H100")
+    card = replace(E2B, accelerator="RTX PRO 6000")
     plain, found = answer(card, Workload(users=1)), answer(replace(card, vllm=VllmOptions(**options)), workload)
     assert (plain.not_measured, found.not_measured) == ((), (words,))
     for figure in ("output_tok_per_s", "ttft_s", "tpot_s"):

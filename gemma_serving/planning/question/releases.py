@@ -6,7 +6,7 @@ An unknown release is treated as the one that leaves less memory and starts more
 from typing import Final, Literal
 
 from gemma_serving.planning.data.overheads import constant
-from gemma_serving.planning.model.support import known_key, newest_in, version_in_use, version_key
+from gemma_serving.planning.model.support import VersionKey, known_key, newest_in, version_in_use, version_key
 from gemma_serving.planning.question.extra_arguments import extra_arguments, value_of_flag
 from gemma_serving.planning.question.resolved import Resolved
 
@@ -92,7 +92,7 @@ def multiplies_nvfp4(resolved: Resolved) -> bool:
     return backend[0] in _NVFP4_BACKENDS
 
 
-def _version(resolved: Resolved) -> tuple[int, ...] | None:
+def _version(resolved: Resolved) -> VersionKey | None:
     return known_key(version_in_use(resolved.accelerator, resolved.deployment.image_version))
 
 

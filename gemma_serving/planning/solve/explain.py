@@ -2,9 +2,12 @@
 
 from collections.abc import Iterator
 
+from msgspec import Struct
+
 from gemma_serving.planning.cost.running_costs import usual_start_s
 from gemma_serving.planning.cost.subject import Subject, examine
 from gemma_serving.planning.data.overheads import constant
+from gemma_serving.planning.data.tables import typed_file
 from gemma_serving.planning.memory.budget import captured_graphs, program_memory
 from gemma_serving.planning.memory.kv_cache import blocks_per_request, layout_of
 from gemma_serving.planning.model.spec import active_params, text_params
@@ -21,15 +24,37 @@ from gemma_serving.planning.units import KIB, number_of, to_gib
 _BILLION = 1e9
 
 
+class DocumentFigure(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A figure of a document that the project started from, which no plan is near."""
+
+    model: str
+    accelerator: str
+    document: str
+    figure: str
+    reported: str
+
+
 def explain(subject: Subject) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Return sections of lines: model, memory, KV cache, start-up, and vulnerabilities of the image."""
+    """Return sections of lines: model, memory, KV cache, start-up, figures of documents, and vulnerabilities of the image."""
     return (
         ("Model", tuple(_model(subject))),
         ("Memory of one device", tuple(_memory(subject))),
         ("KV cache", tuple(_kv(subject))),
         ("Start-up", tuple(_startup(subject))),
+        *((("Documents", (far,)),) if (far := _far(subject)) else ()),
         *((("Published vulnerabilities", tuple(_vulnerabilities(subject))),) if vulnerabilities(subject) else ()),
     )
+
+
+def _far(subject: Subject) -> str:
+    """Return the figures of the documents behind the project that are far from a plan of this model and accelerator; empty without one."""
+    place = (subject.resolved.model_id, subject.resolved.accelerator.name)
+    figures = [
+        f"{row.document}: {row.figure} {row.reported}"
+        for row in typed_file("documents.json", tuple[DocumentFigure, ...])
+        if (row.model, row.accelerator) == place
+    ]
+    return f"far from this plan, for the reasons in docs/authors/documents.md: {'; '.join(figures)}" if figures else ""
 
 
 def _model(subject: Subject) -> Iterator[str]:

@@ -73,13 +73,17 @@ def figure(row: Mapping[str, Any]) -> float:
     return value / _read(row["over"], row["read"]) if "over" in row else value
 
 
-def _read(stated: str | Mapping[str, Any], name: str) -> float:
+def asked(stated: str | Mapping[str, Any]) -> Subject:
+    """Return the deployment of a row: a boot of the corpus, or its fields."""
     if isinstance(stated, str):
-        subject = subject_of(load().boot(stated))
-    else:
-        fields: dict[str, Any] = {**stated, "vllm": VllmOptions(**stated.get("vllm", {}))}
-        fields["cloud_run"] = replace(NO_SERVICE, **stated.get("cloud_run", {}))
-        subject = examine(Deployment(**fields))
+        return subject_of(load().boot(stated))
+    fields: dict[str, Any] = {**stated, "vllm": VllmOptions(**stated.get("vllm", {}))}
+    fields["cloud_run"] = replace(NO_SERVICE, **stated.get("cloud_run", {}))
+    return examine(Deployment(**fields))
+
+
+def _read(stated: str | Mapping[str, Any], name: str) -> float:
+    subject = asked(stated)
     figure_name, *lengths = name.split()
     if not lengths:
         return _READ[figure_name](subject)
