@@ -88,7 +88,7 @@ def test_the_real_startup_script_brings_a_server_up_changes_it_in_place_and_goes
     prompt = {"prompt": "x", "max_tokens": 1}
 
     async def run() -> list[int]:
-        async with machines(tmp_path) as running:
+        async with machines(tmp_path, faults=json.dumps([{"path": "/version", "status": 418}])) as running:
             given = spec(startup_script(), **{"gemma-serving-document": first})
             await running.boot(given)
             await phase(running, "ready", first)
@@ -102,6 +102,8 @@ def test_the_real_startup_script_brings_a_server_up_changes_it_in_place_and_goes
             url = f"{server}/v1/models"
             assert (await asyncio.to_thread(ask, url)).json["data"][0]["max_model_len"] == 16384
             assert (await asyncio.to_thread(ask, f"{server}/invocations", prompt)).status == 200
+            answers = [(await asyncio.to_thread(ask, f"{server}/version")).status for _ in range(2)]
+            assert answers == [418, 200], "the scenario's fault hits the first request"
             counts = [downloads(tmp_path)]
             running.set_metadata(NODE, {**given.metadata, "gemma-serving-document": second})
             await phase(running, "ready", second)

@@ -114,7 +114,7 @@ async def _cloud(request: web.Request) -> web.Response:  # noqa: PLR0911 - one r
 
 
 @contextlib.asynccontextmanager
-async def machines(state: Path, *, speed: float = 1000) -> AsyncIterator[SimulatedMachines]:
+async def machines(state: Path, *, speed: float = 1000, faults: str = "") -> AsyncIterator[SimulatedMachines]:
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", _cloud)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
@@ -126,6 +126,7 @@ async def machines(state: Path, *, speed: float = 1000) -> AsyncIterator[Simulat
         base_url=f"http://127.0.0.1:{runner.addresses[0][1]}",
         access_token=lambda email: f"token-of-{email}",
         id_token=lambda email, audience: f"id-of-{email}-for-{audience}",
+        faults=lambda: faults,
     )
     try:
         yield running
