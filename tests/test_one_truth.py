@@ -42,8 +42,6 @@ ALLOWED: dict[tuple[str, str], str] = {
         "--load-format",
         "gemma_serving/vm_agent/prefetch.py",
     ): "the agent has the standard library only; it reads a flag of a document",
-    ("--enable-auto-tool-choice", "packages/localcloud/vllm/app.py"): "an error message of vLLM, word for word",
-    ("--tool-call-parser", "packages/localcloud/vllm/app.py"): "the same",
 }
 """Word and file that may repeat it, with the reason."""
 

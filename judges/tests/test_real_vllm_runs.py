@@ -24,8 +24,8 @@ from judges.real_vllm.judge import RealVllmPart, compare_point, count_faults
 from judges.real_vllm.smoke import ADAPTERS, FEATURES, RANK, arguments, responses_faults, smoke_faults, write_adapter
 from judges.tests.processes import is_gone
 from judges.tests.real_vllm_run import measured
-from localcloud.vllm.adapters import load
 from localcloud.vllm.arguments import parse
+from localcloud.vllm.places import adapter_problem
 from localcloud.vllm.settings import read
 from tests.polling import until
 
@@ -102,7 +102,7 @@ def test_the_simulated_server_starts_with_the_arguments_of_features(tmp_path):
     def refused(rank):
         for name, weight in ADAPTERS.items():
             write_adapter(tmp_path / name, rank=rank, weight=weight)
-        return load(parse(["vllm", "serve", *arguments("simulated/tiny", tmp_path)]), read({}))
+        return adapter_problem(parse(["vllm", "serve", *arguments("simulated/tiny", tmp_path)]), read({}))
 
     assert refused(RANK) is None
     problem = refused(RANK * 2)

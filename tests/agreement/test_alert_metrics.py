@@ -28,7 +28,7 @@ SYNTHETIC = {"up"}
 @pytest.fixture(scope="module")
 def served():
     """The names of series and the bounds of TTFT that the simulated server serves after one request of each kind."""
-    metrics = Metrics("m", {"block_size": "16"}, max_model_len=4096, proposals=3)
+    metrics = Metrics("m", {"block_size": "16"}, has_drafts=True)
     metrics.count_request("/v1/completions", "POST", 200, 0.1)
     for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"):
         metrics.show(name, lambda: 1)

@@ -24,8 +24,7 @@ from gemma_serving.planning.settings.vllm_args import Modality, VllmOptions, vll
 from gemma_serving.planning.settings.workload import Workload
 from localcloud.vllm.arguments import parse
 from localcloud.vllm.boot import plan as start_of
-from localcloud.vllm.media import check_items
-from localcloud.vllm.requests import RequestError
+from localcloud.vllm.requests import RequestError, check_items
 from localcloud.vllm.settings import read
 from tests.records import replace
 

@@ -10,8 +10,8 @@ from gemma_serving.planning.data.tables import data_file
 from gemma_serving.planning.question.validators import refused_by
 from gemma_serving.planning.rules.findings import detected_findings
 from gemma_serving.planning.rules.validators import server_facts
-from localcloud.vllm.arguments import ArgumentError, parse
-from localcloud.vllm.validators import refusal
+from localcloud.vllm.arguments import ArgumentError, facts_of, parse
+from localcloud.vllm.refusals import configuration_refusal
 from tests.laws import examples
 from tests.planning.configured import Row, answers, configured, contradictions
 from tests.planning.test_remedies import STACKS
@@ -66,9 +66,11 @@ def test_the_simulated_server_refuses_with_the_same_sentence():
         facts = server_facts(found.subject)
         sentences = [one.sentence(facts) for one in refused_by({**facts, "experts": None, "kv_heads": None})]
         try:
-            said = refusal(parse(["vllm", "serve", *found.words]), gpus=facts.get("gpus"))
+            given = facts_of(parse(["vllm", "serve", *found.words]))
         except (ArgumentError, SystemExit):  # refused before its configuration
             continue
+        gpus = facts.get("gpus")
+        said = configuration_refusal({**given, "is_tpu": gpus is None, "gpus": gpus})
         compared += bool(sentences)
         assert said in (sentences or [""]), (row.edits, said)
     assert compared

@@ -18,7 +18,7 @@ from gemma_serving.planning.rules.findings import RULES
 from gemma_serving.stacks.hooks.failure_hints import Cause, FailedStart, cause_of, known_causes
 from gemma_serving.stacks.loading import from_file
 from gemma_serving.stacks.planned import to_deployment
-from localcloud.vllm.hub import Refusal
+from localcloud.vllm.places import hub_words
 from tests.laws import examples
 from tests.records import replace
 from tests.stacks.conftest import ROOT
@@ -63,13 +63,13 @@ def test_each_line_is_recognized_on_its_targets_between_the_lines_of_vllm(line):
 
 @pytest.mark.parametrize("status", [0, 429, 500, 503, 504])
 def test_the_simulated_hub_that_is_busy_is_recognized_and_one_that_refuses_is_not(status):
-    said = Refusal(model="google/gemma-4-E2B-it", status=status).printed("server").splitlines()
+    said = hub_words("server", model="google/gemma-4-E2B-it", status=status).splitlines()
     for stack, then in (
         ("l4-12b-qat", "To try again, run `gemma up l4-12b-qat`."),
         ("tpu-v6e1", "The TPU VM tries again by itself."),
     ):
         assert cause_of([*said, LAST], start_of(stack)).hint.endswith(f"`gemma save_token {stack} hfToken`. {then}")
-    refused = Refusal(model="google/gemma-4-E2B-it", status=403, code="GatedRepo").printed("server").splitlines()
+    refused = hub_words("server", model="google/gemma-4-E2B-it", status=403, code="GatedRepo").splitlines()
     assert "denied access" in cause_of(refused, start_of("l4-12b-qat")).hint
     assert (
         cause_of(

@@ -3,20 +3,23 @@
 import argparse
 import json
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any
 
 from localcloud.json_values import JsonObject, as_object, packaged
+from localcloud.vllm.refusals import refusal_of
 
 _MULTIPLIERS = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
-_LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 _SERVE_PREFIXES: tuple[tuple[str, ...], ...] = (("vllm", "serve"), ("serve",))
 _API_SERVER = "vllm.entrypoints.openai.api_server"
 SOFT_TOKENS = (70, 140, 280, 560, 1120)
 """Tokens of an image that a server or a request can choose."""
 DEFAULT_SOFT_TOKENS = 280
+_POSITIVE = ("max_num_seqs", "max_num_batched_tokens", "block_size", "tensor_parallel_size", "data_parallel_size")
+_SPECULATIVE = "speculative_config"
 
 
 class ArgumentError(Exception):
@@ -24,58 +27,58 @@ class ArgumentError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Arguments:
-    """The values of the command line; `None` if vLLM decides.
+class ServedAdapter:
+    """An adapter of `--lora-modules`: the name that a request sends as `model`, and its location."""
 
-    `max_model_len` is in tokens (-1: as long as fits), `shutdown_timeout` in seconds, `cpu_offload_gib` and `gpu_memory_utilization` as vLLM names them.
+    name: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arguments:
+    """The values of the command line that change something here, by the names of their flags; `None` if vLLM decides.
+
+    `max_model_len` is in tokens (-1: as long as fits), `shutdown_timeout` in seconds.
     """
 
     model: str
-    served_model_names: tuple[str, ...]
+    served_model_name: Sequence[str]
     host: str | None = None
     port: int = 8000
-    api_keys: tuple[str, ...]
+    api_key: Sequence[str] = ()
     max_model_len: int | None = None
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
     block_size: int | None = None
     tensor_parallel_size: int = 1
     data_parallel_size: int = 1
-    gpu_memory_utilization: float
-    cpu_offload_gib: float
+    gpu_memory_utilization: float = 0.92
+    cpu_offload_gb: float = 0.0
     kv_cache_dtype: str = "auto"
-    kv_cache_memory_bytes: int | None = None
-    num_gpu_blocks_override: int | None = None
     enable_prefix_caching: bool = True
     enforce_eager: bool = False
-    load_format: str
-    revision: str
+    load_format: str = "auto"
+    revision: str = ""
     """Branch, tag or commit of the hub. Empty for the main branch."""
     safetensors_load_strategy: str | None = None
     quantization: str | None = None
     """Precision to which a bf16 checkpoint is converted while it loads. None keeps the stored one."""
     reasoning_parser: str | None = None
-    tool_call_parser: str | None = None
     enable_auto_tool_choice: bool = False
-    disable_chunked_mm_input: bool = False
     language_model_only: bool = False
-    limit_mm_per_prompt: dict[str, Any]
-    mm_processor_kwargs: dict[str, Any]
+    limit_mm_per_prompt: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    mm_processor_kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
     enable_lora: bool = False
-    lora_modules: tuple[str, ...]
+    lora_modules: Sequence[ServedAdapter] = ()
     max_lora_rank: int = 16
-    default_chat_template_kwargs: dict[str, Any]
-    speculative_config: dict[str, Any]
-    enable_prompt_tokens_details: bool = False
-    enable_force_include_usage: bool = False
-    max_queued_requests: int | None
-    seed: int = 0
+    default_chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    speculative_config: Mapping[str, Any] = field(default_factory=dict[str, Any])
     shutdown_timeout: int = 0
-    allowed_origins: tuple[str, ...]
-    allowed_media_domains: tuple[str, ...]
+    allowed_origins: Sequence[str] = ("*",)
+    allowed_media_domains: Sequence[str] = ()
     allowed_local_media_path: str = ""
-    middleware: tuple[str, ...]
-    unused: dict[str, Any]
+    middleware: Sequence[str] = ()
+    unused: Mapping[str, Any]
     """Values of the other flags, which change nothing here except the compiled programs."""
 
     @property
@@ -148,22 +151,18 @@ def _normalise(argv: Sequence[str]) -> list[str]:
     """Replace underscores in flag names by dashes, and collect `--flag.key value` into one JSON object per flag."""
     out: list[str] = []
     dotted: dict[str, dict[str, Any]] = {}
-    rest = list(argv)
-    while rest:
-        word = rest.pop(0)
-        if not word.startswith("--") or word == "--":
-            out.append(f"-O={word[2:]}" if re.fullmatch(r"-O[0-3]", word) else word)
-            continue
+    words = iter(argv)
+    for word in words:
         name, equals, value = word.partition("=")
         head, dot, path = name.partition(".")
-        head = head.replace("_", "-")
-        if dot and head[2:] in _flags()["jsons"]:
-            if not equals:
-                value = rest.pop(0) if rest else ""
-            _set_dotted(dotted.setdefault(head, {}), path, value)
+        flag = head.replace("_", "-") if head.startswith("--") else head
+        if dot and flag.removeprefix("--") in _flags()["jsons"]:
+            _set_dotted(dotted.setdefault(flag, {}), path, value if equals else next(words, ""))
+        elif re.fullmatch(r"-O[0-3]", word):
+            out.append(f"-O={word[2:]}")
         else:
-            out.append(head + dot + path + equals + value)
-    return [*out, *(f"{head}={json.dumps(value)}" for head, value in dotted.items())]
+            out.append(flag + dot + path + equals + value)
+    return [*out, *(f"{flag}={json.dumps(value)}" for flag, value in dotted.items())]
 
 
 def _set_dotted(target: dict[str, Any], path: str, value: str) -> None:
@@ -212,91 +211,58 @@ def parse(argv: Sequence[str]) -> Arguments:
 
 
 def _arguments(found: argparse.Namespace) -> Arguments:
-    model = found.model_tag or found.model
-    if not model:
-        raise ArgumentError("the simulated server has no default model. Pass one: `vllm serve MODEL`")
-    if found.config:
-        raise ArgumentError("the simulated server does not read --config files. Pass the flags instead")
-    _check_parsers(found)
-    utilisation = 0.92 if found.gpu_memory_utilization is None else found.gpu_memory_utilization
-    if not 0 < utilisation <= 1:
-        raise ArgumentError(
-            "1 validation error for CacheConfig\ngpu_memory_utilization\n  "
-            f"Input should be greater than 0 and less than or equal to 1 [input_value={utilisation}]"
-        )
-    for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "tensor_parallel_size", "data_parallel_size"):
-        _check_positive(name, getattr(found, name))
-    _check_lora(found)
-    size: object = as_object(found.mm_processor_kwargs).get("max_soft_tokens", DEFAULT_SOFT_TOKENS)
-    if size not in SOFT_TOKENS:
-        raise ArgumentError(f"ValueError: Unsupported max_soft_tokens value: {size}. Valid values are {SOFT_TOKENS}.")
-    own: dict[str, Any] = {
-        "model": model,
-        "served_model_names": tuple(found.served_model_name or [model]),
-        "api_keys": tuple(found.api_key or ()),
-        "gpu_memory_utilization": utilisation,
-        "cpu_offload_gib": found.cpu_offload_gb or 0.0,
-        "load_format": found.load_format or "auto",
-        "revision": found.revision or "",
-        "limit_mm_per_prompt": found.limit_mm_per_prompt or {},
-        "mm_processor_kwargs": found.mm_processor_kwargs or {},
-        "lora_modules": tuple(found.lora_modules or ()),
-        "default_chat_template_kwargs": found.default_chat_template_kwargs or {},
-        "speculative_config": found.speculative_config or {},
-        "max_queued_requests": found.max_num_queued_reqs,
-        "allowed_origins": ("*",) if found.allowed_origins is None else tuple(found.allowed_origins),
-        "allowed_media_domains": tuple(found.allowed_media_domains or ()),
-        "middleware": tuple(found.middleware or ()),
-    }
-    # The other fields have the names of their flags.
-    same = {each.name: getattr(found, each.name) for each in fields(Arguments) if each.name not in {*own, "unused"}}
-    known = {"model_tag", "served_model_name", "api_key", "cpu_offload_gb", "max_num_queued_reqs", *own, *same}
-    unused = {name: value for name, value in vars(found).items() if name not in known and value is not None}
-    return Arguments(**own, **{name: value for name, value in same.items() if value is not None}, unused=unused)
+    given: JsonObject = {name: value for name, value in vars(found).items() if value is not None}
+    given["model"] = model = given.pop("model_tag", None) or found.model
+    row = refusal_of("arguments", {**given, **_parsers(given)})
+    if row is not None:
+        raise ArgumentError(row["words"])
+    for name in _POSITIVE:
+        if given.get(name, 1) < 1:
+            raise ArgumentError(f"{name} must be greater than or equal to 1, got {given[name]}")
+    given["served_model_name"] = given.get("served_model_name", [model])
+    given["lora_modules"] = tuple(map(_adapter, given.get("lora_modules", ())))
+    own = {each.name for each in fields(Arguments)}
+    unused = {name: value for name, value in given.items() if name not in own}
+    return Arguments(**{name: value for name, value in given.items() if name in own}, unused=unused)
 
 
-def given_arguments(arguments: Arguments) -> dict[str, Any]:
+def _parsers(given: Mapping[str, Any]) -> Mapping[str, object]:
+    """Return the facts of the parsers, which vLLM checks before it starts the engine, and of the size of an image."""
+    facts: dict[str, object] = {"soft_tokens": as_object(given.get("mm_processor_kwargs")).get("max_soft_tokens")}
+    for kind in ("tool_parsers", "reasoning_parsers"):
+        facts |= {kind: known_words(kind), f"{kind}_listed": ",".join(sorted(known_words(kind)))}
+    return facts
+
+
+def _adapter(word: str) -> ServedAdapter:
+    """Read an adapter that is given as `NAME=PATH` or as JSON. Raises ArgumentError."""
+    name, equals, path = word.partition("=")
+    if word.startswith("{"):
+        with suppress(ValueError):
+            value = as_object(json.loads(word))
+            name, equals, path = str(value.get("name", "")), str(value.get("path", "")), str(value.get("path", ""))
+    if not name or not equals:
+        raise ArgumentError(f"Invalid --lora-modules item {word!r}: expected NAME=PATH or JSON with name and path")
+    return ServedAdapter(name=name, path=path)
+
+
+def given_arguments(arguments: Arguments) -> JsonObject:
     """Return the arguments that differ from vLLM's defaults, by the names that vLLM logs."""
-    named = {"model": "model_tag", "served_model_names": "served_model_name", "api_keys": "api_key"}
     values = {each.name: getattr(arguments, each.name) for each in fields(Arguments)}
-    values.update(values.pop("unused"))
-    given = {name: value for name, value in values.items() if value not in (None, "", (), {}, False, ("*",))}
-    return {named.get(name, name): value for name, value in given.items()}
+    values |= values.pop("unused")
+    values["model_tag"] = values.pop("model")
+    return {name: value for name, value in values.items() if value not in (None, "", (), {}, False, ("*",))}
 
 
-def _check_positive(name: str, value: int | None) -> None:
-    if value is not None and value < 1:
-        raise ArgumentError(f"{name} must be greater than or equal to 1, got {value}")
-
-
-def _check_lora(found: argparse.Namespace) -> None:
-    """Reject malformed adapters and ranks that vLLM's configuration does not have."""
-    for word in found.lora_modules or ():
-        if not ({"name", "path"} <= set(_adapter_json(word)) if word.startswith("{") else "=" in word):
-            raise ArgumentError(f"Invalid --lora-modules item {word!r}: expected NAME=PATH or JSON with name and path")
-    if found.max_lora_rank is not None and found.max_lora_rank not in _LORA_RANKS:
-        allowed = ", ".join(map(str, _LORA_RANKS[:-1]))
-        raise ArgumentError(
-            f"1 validation error for LoRAConfig\nmax_lora_rank\n  Input should be {allowed} or {_LORA_RANKS[-1]} "
-            f"[type=literal_error, input_value={found.max_lora_rank}, input_type=int]"
-        )
-
-
-def _adapter_json(word: str) -> dict[str, Any]:
-    try:
-        return as_object(json.loads(word))
-    except json.JSONDecodeError:
-        return {}
-
-
-def _check_parsers(found: argparse.Namespace) -> None:
-    """Reject unknown parsers, as vLLM does before it starts the engine."""
-    if found.enable_auto_tool_choice and not found.tool_call_parser:
-        raise ArgumentError("Error: --enable-auto-tool-choice requires --tool-call-parser")
-    for what, parser, plugin in (
-        ("tool call", found.enable_auto_tool_choice and found.tool_call_parser, found.tool_parser_plugin),
-        ("reasoning", found.reasoning_parser, found.reasoning_parser_plugin),
-    ):
-        known = known_words(f"{what.partition(' ')[0]}_parsers")
-        if parser and parser not in known and not plugin:
-            raise ArgumentError(f"invalid {what} parser: {parser} (chose from {{ {','.join(sorted(known))} }})")
+def facts_of(arguments: Arguments) -> JsonObject:
+    """Return the given values by flag, and those of each key of the speculation."""
+    values = {each.name: getattr(arguments, each.name) for each in fields(Arguments)}
+    facts: JsonObject = {**values.pop("unused"), **values}
+    config: JsonObject = facts[_SPECULATIVE]
+    facts[_SPECULATIVE] = config or None
+    facts |= {f"{_SPECULATIVE}.{key}": value for key, value in config.items()}
+    facts["world_size"] = facts["tensor_parallel_size"] * facts.get("pipeline_parallel_size", 1)
+    proposed, sequences = config.get("num_speculative_tokens"), facts["max_num_seqs"]
+    if isinstance(proposed, int) and sequences is not None:
+        facts["proposed_tokens"] = sequences * (proposed + 1)
+    return {name: value for name, value in facts.items() if value is not None}

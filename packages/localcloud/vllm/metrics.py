@@ -1,7 +1,6 @@
-"""vLLM's metrics under its names, labels and buckets. As in vLLM, prometheus-client counts and writes them."""
+"""vLLM's metrics that the project reads, under its names, labels and buckets. As in vLLM, prometheus-client counts and writes them."""
 
-from collections.abc import Callable, Iterator, Mapping
-from itertools import count
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
@@ -10,9 +9,7 @@ from prometheus_client.process_collector import ProcessCollector
 from localcloud.json_values import packaged
 
 _TABLES: Final = packaged("localcloud.vllm", "metrics.json")
-_MANTISSAS: Final = (1, 2, 5)
 _FINISHED: Final = ("stop", "length", "abort", "error", "repetition")
-_ACCEPTED: Final = "spec_decode_num_accepted_tokens_per_pos"
 _LABELS: Final = ("model_name", "engine")
 _UNCOUNTED: Final = frozenset({"/metrics", "/health", "/load", "/ping", "/version", "/server_info"})
 """Source: vllm/entrypoints/serve/instrumentator/metrics.py, `excluded_handlers`."""
@@ -36,15 +33,15 @@ class Metrics:
         model_name: str,
         cache_config: Mapping[str, object],
         *,
-        max_model_len: int,
-        proposals: int = 0,
+        has_drafts: bool = False,
+        max_loras: int = 0,
         replicas: int = 1,
     ) -> None:
-        """Create the page. `proposals`: tokens that speculative decoding proposes in each step, 0 without it."""
+        """Create the page. `max_loras`: adapters of one batch, 0 without any."""
         self._registry = registry = CollectorRegistry()
         self._labels = (model_name, "0")
         gauges: dict[str, list[str]] = _TABLES["gauges"]
-        counters: dict[str, list[str]] = {**_TABLES["counters"], **(_TABLES["speculation"] if proposals else {})}
+        counters: dict[str, list[str]] = {**_TABLES["counters"], **(_TABLES["speculation"] if has_drafts else {})}
         histograms: dict[str, list[str]] = _TABLES["histograms"]
         self._gauges = {
             name: Gauge(f"vllm:{name}", text, (*_LABELS, *more), registry=registry)
@@ -54,9 +51,8 @@ class Metrics:
             name: Counter(f"vllm:{name}", text, (*_LABELS, *more), registry=registry)
             for name, (text, *more) in counters.items()
         }
-        buckets: dict[str, list[float]] = {**_TABLES["buckets"], "tokens": list(_token_buckets(max_model_len))}
         self._histograms = {
-            name: Histogram(f"vllm:{name}", text, _LABELS, buckets=buckets[kind], registry=registry)
+            name: Histogram(f"vllm:{name}", text, _LABELS, buckets=_TABLES["buckets"][kind], registry=registry)
             for name, (kind, text) in histograms.items()
         }
         config = Gauge(
@@ -72,16 +68,14 @@ class Metrics:
         self._durations = Histogram(
             "http_request_duration_seconds", _TABLES["durations"], handled, buckets=_DURATION_S, registry=registry
         )
-        self._create(proposals)
-
-    def _create(self, proposals: int) -> None:
-        """Create the series that are on the page before the first request."""
-        for name in self._counters.keys() - {"request_success", _ACCEPTED}:
+        self._max_loras, by_adapter = max_loras, ("max_lora", "waiting_lora_adapters", "running_lora_adapters")
+        if max_loras:
+            self._adapters = Gauge("vllm:lora_requests_info", _TABLES["adapters"], by_adapter, registry=registry)
+        # The series that are on the page before the first request.
+        for name in self._counters.keys() - {"request_success"}:
             self.count(name, 0)
         for reason in _FINISHED:
             self.count("request_success", 0, reason)
-        for position in range(proposals):
-            self.count(_ACCEPTED, 0, str(position))
         for family in self._histograms.values():
             family.labels(*self._labels)
 
@@ -94,14 +88,11 @@ class Metrics:
         self._durations.labels(name, method).observe(duration_s)
 
     def count_drafts(self, drafts: float, proposed: int, accepted: float) -> None:
-        """Count drafts of speculative decoding by their mean. The accepted tokens are the first of the proposed ones."""
-        if not proposed or not drafts:
-            return
-        self.count("spec_decode_num_drafts", drafts)
-        self.count("spec_decode_num_draft_tokens", drafts * proposed)
-        self.count("spec_decode_num_accepted_tokens", drafts * accepted)
-        for position in range(proposed):
-            self.count(_ACCEPTED, drafts * min(max(accepted - position, 0.0), 1.0), str(position))
+        """Count drafts of speculative decoding by their mean."""
+        if proposed and drafts:
+            self.count("spec_decode_num_drafts", drafts)
+            self.count("spec_decode_num_draft_tokens", drafts * proposed)
+            self.count("spec_decode_num_accepted_tokens", drafts * accepted)
 
     def count(self, name: str, amount: float = 1, *more: str) -> None:
         """Increment a counter. `more` are the values of its further labels."""
@@ -117,15 +108,12 @@ class Metrics:
         """Let a gauge call `value` for each page. `more` are the values of its further labels."""
         self._gauges[name].labels(*self._labels, *more).set_function(value)
 
+    def show_adapters(self, waiting: Iterable[str], running: Iterable[str]) -> None:
+        """Name the adapters of the requests, as of now."""
+        if self._max_loras:
+            named = [",".join(dict.fromkeys(filter(None, names))) for names in (waiting, running)]
+            self._adapters.labels(self._max_loras, *named).set_to_current_time()
+
     def text(self) -> str:
         """Return the page."""
         return generate_latest(self._registry).decode()
-
-
-def _token_buckets(most: int) -> Iterator[float]:
-    """Yield 1, 2, 5, 10, 20, 50 and so on up to the longest request (vllm/v1/metrics/loggers.py, build_1_2_5_buckets)."""
-    for power in count():
-        for mantissa in _MANTISSAS:
-            if mantissa * 10**power > most:
-                return
-            yield float(mantissa * 10**power)

@@ -5,7 +5,6 @@ passes each request to the middleware as ASGI, and serves it itself if the middl
 """
 
 import importlib
-import inspect
 import sys
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any, Final, cast
@@ -19,35 +18,22 @@ _Message = MutableMapping[str, Any]
 _App = Callable[[_Message, Callable[[], Awaitable[_Message]], Callable[[_Message], Awaitable[None]]], Awaitable[None]]
 
 
-def imported(names: Sequence[str], folders: Sequence[str]) -> Sequence[Callable[[_App], _App]]:
-    """Import `MODULE.CLASS` from the container's PYTHONPATH. Raises ArgumentError with the last line of vLLM's traceback."""
-    sys.path[:0] = [folder for folder in folders if folder not in sys.path]
-    found: list[Callable[[_App], _App]] = []
-    for name in names:
-        module, _, attribute = name.rpartition(".")
-        try:
-            one = getattr(importlib.import_module(module), attribute)
-        except (ImportError, AttributeError, ValueError) as error:
-            raise ArgumentError(f"{type(error).__name__}: {error}") from error
-        if not inspect.isclass(one):
-            raise ArgumentError(f"the simulated server only supports middleware classes, not {name}")
-        found.append(cast("Callable[[_App], _App]", one))
-    return found
-
-
 class Middleware:
     """All middleware of a server. The last one on the command line gets a request first."""
 
-    def __init__(self, classes: Sequence[Callable[[_App], _App]]) -> None:
-        """Create the middleware. If that fails, each request fails: uvicorn continues without the application's startup."""
+    def __init__(self, names: Sequence[str], folders: Sequence[str]) -> None:
+        """Import each `MODULE.CLASS` from the container's PYTHONPATH and create it. Raises ArgumentError with the last line of vLLM's traceback.
+
+        If a class cannot be created, each request fails: uvicorn continues without the application's startup.
+        """
+        sys.path[:0] = [folder for folder in folders if folder not in sys.path]
         self._app: _App | None = _reached
-        try:
-            for one in classes:
-                assert self._app is not None  # noqa: S101 - it is None only after this loop
-                self._app = one(self._app)
-        except Exception as error:  # noqa: BLE001 - any error of the middleware
-            self._app = None
-            print(f"INFO:     ASGI 'lifespan' protocol appears unsupported. [{error}]", file=sys.stderr, flush=True)
+        for one in [_imported(name) for name in names]:
+            try:
+                self._app = None if self._app is None else one(self._app)
+            except Exception as error:  # noqa: BLE001 - any error of the middleware
+                self._app = None
+                print(f"INFO:     ASGI 'lifespan' protocol appears unsupported. [{error}]", file=sys.stderr, flush=True)
 
     async def answer(self, request: web.Request) -> web.Response | None:
         """Return the middleware's own response, or None if it passes the request on."""
@@ -84,6 +70,14 @@ class Middleware:
         return web.Response(
             status=start["status"], body=body, headers=[one for one in headers if one[0] != "content-length"]
         )
+
+
+def _imported(name: str) -> Callable[[_App], _App]:
+    module, _, attribute = name.rpartition(".")
+    try:
+        return cast("Callable[[_App], _App]", getattr(importlib.import_module(module), attribute))
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ArgumentError(f"{type(error).__name__}: {error}") from error
 
 
 async def _reached(scope: _Message, _receive: object, _send: object) -> None:

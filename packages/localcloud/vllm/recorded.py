@@ -138,23 +138,13 @@ def find_card(name: str) -> SimulatedCard | None:
 
 
 def find_model(name: str) -> Model | None:
-    """Return a checkpoint by its Hugging Face id or by the last part of a path, or None for an unknown model."""
-    base = re.sub(r"-[0-9a-f]{16}$", "", name.rstrip("/").rsplit("/", 1)[-1])  # a staged folder can end in its hash
-    if name == "simulated/tiny":
-        return _checkpoint("tiny")
-    match = re.fullmatch(r"gemma-4-(E2B|E4B|12B|26B-A4B|31B)((?:-[a-z0-9_]+)*)", base, re.IGNORECASE)
-    if match is None:
-        return _named_by_size(name)
-    size, suffix = match[1].upper(), match[2].lower()
-    repacked = f"{size}-q4_0-w4a16"
-    if "-fp8" in suffix:
-        return _checkpoint(f"{size}-fp8")
-    if "-nvfp4" in suffix:
-        # NVIDIA's NVFP4 leaves attention in bf16 and weighs as much as FP8: 31.0 GiB were logged for 31B.
-        return _checkpoint(f"{size}-fp8" if name.lower().startswith("nvidia/") else f"{size}-nvfp4")
-    if "w4a16" not in suffix and ("qat" not in suffix or "unquantized" in suffix):
-        return _checkpoint(size)
-    return _checkpoint(repacked if "q4_0" in suffix and repacked in _tables()["checkpoints"] else f"{size}-w4a16")
+    """Return a checkpoint by its Hugging Face id or by the last part of a path, or None for an unknown model: the first of `names` that fits."""
+    base = re.sub(r"-[0-9a-f]{16}$", "", name.rstrip("/"))  # a staged folder can end in its hash
+    for pattern, checkpoint in _tables()["names"]:
+        found = re.search(pattern, base, re.IGNORECASE)
+        if found is not None:
+            return _checkpoint(checkpoint.format(size=(found.groupdict().get("size") or "").upper()))
+    return _named_by_size(name)
 
 
 def _checkpoint(key: str) -> Model:

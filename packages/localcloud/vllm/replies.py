@@ -29,10 +29,6 @@ class Reply:
     request: Request
     answer: Completion
     model: str
-    shows_cached: bool
-    forces_usage: bool
-    cached: int = 0
-    """Tokens of the prompt that an earlier one had."""
     created: int = field(default_factory=lambda: int(time.time()))
     hex: str = field(default_factory=lambda: uuid4().hex)
 
@@ -41,18 +37,14 @@ class Reply:
         prefix = "chatcmpl" if self.request.is_chat else "cmpl"
         return {"id": f"{prefix}-{self.hex}", "created": self.created, "model": self.model}
 
-    @property
-    def _ends_with_usage(self) -> bool:
-        return self.request.include_usage or self.forces_usage
-
     def _usage(self, completion: int) -> JsonObject:
         """Return the usage after this many tokens of the answer."""
-        prompt = len(self.request.prompt)
+        prompt = len(self.request.chat.prompt)
         return {
             "prompt_tokens": prompt,
             "total_tokens": prompt + completion,
             "completion_tokens": completion,
-            "prompt_tokens_details": {"cached_tokens": self.cached} if self.shows_cached and self.cached else None,
+            "prompt_tokens_details": None,
             "completion_tokens_details": {"reasoning_tokens": min(completion, self.answer.reasoning_end)}
             if self.request.is_chat
             else None,
@@ -70,7 +62,6 @@ class Reply:
             **self._head,
             "object": kind,
             "finish_reason": answer.finish_reason,
-            "stop_reason": answer.stop_reason,
         }
         values |= {"content": answer.content(), "reasoning": answer.reasoning() or None, "fingerprint": _FINGERPRINT}
         body = filled(FORMS[kind], {**values, "usage": self._usage(len(answer.texts))})
@@ -94,11 +85,20 @@ class Reply:
             out.append(self._event({"tool_calls": [{"index": 0, "function": {"arguments": arguments}}]}, end))
         return "".join(out)
 
-    def last_events(self) -> str:
+    def as_events(self, choice: JsonObject) -> str:
+        """Return all events of an answer that a fault has changed: one for the role and for each part, then the last ones."""
+        message: JsonObject = choice["message"]
+        calls = [{**call, "index": index} for index, call in enumerate(as_list(message.get("tool_calls")))]
+        parts = {"reasoning": message.get("reasoning"), "content": message["content"], "tool_calls": calls}
+        first = self._event({"role": message["role"], "content": ""}, 0, is_first=True)
+        events = [self._event({name: part}, len(self.answer.texts)) for name, part in parts.items() if part]
+        return "".join([first, *events, self.last_events(choice["finish_reason"])])
+
+    def last_events(self, finish: str) -> str:
         """Return the events after the last token."""
         total = len(self.answer.texts)
-        out = self._event({"content": ""} if self.request.is_chat else "", total, self.answer.finish_reason)
-        if self._ends_with_usage:
+        out = self._event({"content": ""} if self.request.is_chat else "", total, finish)
+        if self.request.include_usage:
             usage = {name: value for name, value in self._usage(total).items() if value is not None}
             out += self._data({"choices": [], "usage": usage, "system_fingerprint": _FINGERPRINT})
         return out + DONE
@@ -113,35 +113,20 @@ class Reply:
             "finish_reason": finish,
         }
         if finish is not None or not is_chat:
-            choice["stop_reason"] = None if finish is None else self.answer.stop_reason
+            choice["stop_reason"] = None
         choice |= {} if is_chat else {"prompt_token_ids": None}
         choice |= {} if is_first else {"token_ids": None}
         event: JsonObject = {"choices": [choice]}
         if self.request.continuous_usage:
             event["usage"] = {name: value for name, value in self._usage(tokens).items() if value is not None}
         event |= {"prompt_token_ids": None, "prompt_text": None} if is_first else {}
-        if finish is not None and not self._ends_with_usage:
+        if finish is not None and not self.request.include_usage:
             event["system_fingerprint"] = _FINGERPRINT
         return self._data(event)
 
     def _data(self, event: JsonObject) -> str:
         kind = "chat.completion.chunk" if self.request.is_chat else "text_completion"
         return f"data: {json.dumps({**self._head, 'object': kind, **event})}\n\n"
-
-
-def as_events(body: JsonObject) -> str:
-    """Return a whole chat completion as a stream: an event for the role and for each part, then the usage."""
-    (choice,) = body["choices"]
-    message: JsonObject = choice["message"]
-    head = {"id": body["id"], "object": "chat.completion.chunk", "created": body["created"], "model": body["model"]}
-    calls = [{**call, "index": index} for index, call in enumerate(as_list(message.get("tool_calls")))]
-    parts = {"reasoning": message.get("reasoning"), "content": message["content"], "tool_calls": calls}
-    deltas = [{"role": message["role"], "content": ""}, *({name: part} for name, part in parts.items() if part), {}]
-    finishes = [None] * (len(deltas) - 1) + [choice["finish_reason"]]
-    choices = [{"index": 0, "delta": one, "finish_reason": end} for one, end in zip(deltas, finishes, strict=True)]
-    last: JsonObject = {**head, "choices": [], "usage": body.get("usage")}
-    events: list[JsonObject] = [*({**head, "choices": [one]} for one in choices), last]
-    return "".join(f"data: {json.dumps(event)}\n\n" for event in events) + DONE
 
 
 def agent_chat(body: JsonObject) -> JsonObject:

@@ -1,17 +1,46 @@
-"""The bodies of the OpenAI-compatible endpoints, with vLLM's error messages."""
+"""The bodies of the OpenAI-compatible endpoints, with vLLM's error messages: fields by type, then the rows of `data/refusals.toml`."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from localcloud.json_values import as_list, as_object
+from localcloud.json_values import JsonObject, as_list, as_object, part
 from localcloud.vllm import tokens
-from localcloud.vllm.arguments import DEFAULT_SOFT_TOKENS, SOFT_TOKENS
+from localcloud.vllm.arguments import DEFAULT_SOFT_TOKENS, Arguments
+from localcloud.vllm.recorded import Model
+from localcloud.vllm.refusals import refusal_of
 
 MEDIA: Final = {"image_url": "image", "input_audio": "audio", "audio_url": "audio", "video_url": "video"}
 """Modality by the type of a content part."""
+_FIELDS: Final[Mapping[str, tuple[type, ...]]] = {
+    "model": (str,),
+    "stream": (bool,),
+    "ignore_eos": (bool,),
+    "n": (int,),
+    "max_tokens": (int,),
+    "max_completion_tokens": (int,),
+    "min_tokens": (int,),
+    "seed": (int,),
+    "temperature": (float,),
+    "top_p": (float,),
+    "messages": (list,),
+    "tools": (list,),
+    "stream_options": (dict,),
+    "chat_template_kwargs": (dict,),
+    "mm_processor_kwargs": (dict,),
+    "structured_outputs": (dict,),
+    "response_format": (dict,),
+    "stop": (str, list),
+}
+"""Types of the fields of a body."""
+_UNSUPPORTED: Final = ("logprobs", "top_logprobs", "prompt_logprobs", "echo", "suffix", "use_beam_search")
+_UNSUPPORTED_FORMS: Final = ("regex", "grammar", "structural_tag")
 _MAX_STOPS: Final = 4
+_UNLIMITED: Final = 999
+"""vLLM's limit of a modality that `--limit-mm-per-prompt` does not name."""
+_HEARS: Final = ("E2B", "E4B", "12B", "tiny")
+"""Beginnings of the names of models whose config.json has `audio_config`."""
 _TYPES: Final[Mapping[type, tuple[str, str, str]]] = {
     bool: ("bool", "boolean", "unable to interpret input"),
     int: ("int", "integer", "unable to parse string as an integer"),
@@ -35,48 +64,44 @@ class RequestError(Exception):
         self.param = param
         super().__init__(message)
 
-    def body(self) -> dict[str, Any]:
+    def body(self) -> JsonObject:
         """Return the JSON error body."""
         return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.status}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """A completion request, chat or text. `prompt` is in tokens; `transcript` is a chat's text by role, `question` the user's last message.
+class ChatPrompt:
+    """A prompt in tokens; `transcript` is a chat's text by role, `question` the user's last message; `media`: the modalities of its items."""
 
-    `media` are the modalities of its items. `constraint` is the structure of the output: None, ("json", schema), ("choice", list).
-    """
-
-    is_chat: bool
-    model: str | None
     prompt: tuple[int, ...]
     question: str
-    transcript: str = ""
+    transcript: str
     is_result: bool = False
     """True if the last message is the result of a tool."""
     media: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A completion request, chat or text. `tool_choice`: None, `auto`, `none`, `required` or the name of a tool."""
+
+    is_chat: bool
+    model: str | None
+    chat: ChatPrompt
     stream: bool
     include_usage: bool
     continuous_usage: bool
     max_tokens: int | None
     limit: str
     """Name of the field with `max_tokens`."""
-    min_tokens: int
     ignore_eos: bool
-    temperature: float
-    seed: int | None
-    stop: tuple[str, ...]
-    include_stop: bool
     tools: tuple[Mapping[str, Any], ...]
     tool_choice: str | None
-    constraint: tuple[str, Any] | None
+    schema: JsonObject | str | None
+    """The JSON schema of the answer."""
+    choices: tuple[str, ...]
+    """Texts of which the answer must be one."""
     template_kwargs: Mapping[str, Any]
-
-
-def _invalid(message: str, param: str, value: object = None) -> RequestError:
-    """Return the error of vLLM's own checks (vllm/exceptions.py, VLLMValidationError)."""
-    stated = f"parameter={param}" if value is None else f"parameter={param}, value={value}"
-    return RequestError(f"{message} ({stated})", param=param)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +117,9 @@ class Malformed:
     def words(self) -> str:
         """Return the error as vLLM words it."""
         context = {} if self.context is None else {"ctx": dict(self.context)}
-        shown = _shown(self.given)
+        size = len(as_list(self.given) or as_object(self.given))
+        is_list = isinstance(self.given, list | dict)
+        shown = f"<{type(self.given).__name__} of {size} items>" if is_list else str(self.given)
         return str({"type": self.kind, "loc": self.place, "msg": self.message, "input": shown, **context})
 
 
@@ -104,26 +131,28 @@ def malformed(first: Malformed, *others: Malformed) -> RequestError:
     return RequestError("\n  ".join(lines), kind="Bad Request", param=first.place)
 
 
-def _shown(given: object) -> str:
-    if isinstance(given, dict):
-        return f"<dict of {len(cast('Mapping[object, object]', given))} items>"
-    if isinstance(given, list):
-        return f"<list of {len(cast('list[object]', given))} items>"
-    return str(given)
+def missing(place: str, given: object) -> Malformed:
+    """Return pydantic's error of a field that is not there."""
+    return Malformed(place, "missing", "Field required", given)
 
 
-def _field(body: Mapping[str, Any], name: str, kinds: type | tuple[type, ...], default: Any = None) -> Any:  # noqa: ANN401 - as the body has it
+def refuse_request(kind: str, facts: Mapping[str, Any]) -> None:
+    """Raise RequestError with the words of the first row of a kind whose conditions hold."""
+    row = refusal_of(kind, facts)
+    if row is not None:
+        kind_of_error, status = row.get("type", "BadRequestError"), row.get("status", 400)
+        raise RequestError(row["words"], status=status, kind=kind_of_error, param=row.get("param"))
+
+
+def _converted(name: str, value: Any) -> Any:  # noqa: ANN401 - as the body has it
     """Return a field, converted as pydantic does: a number from a string or a boolean."""
-    value = body.get(name)
-    if value is None:
-        return default
-    listed = kinds if isinstance(kinds, tuple) else (kinds,)
-    if isinstance(value, listed):
-        return value
-    if listed in {(int,), (float,)} and isinstance(value, bool | int | float | str):
+    kinds = _FIELDS[name]
+    if value is None or isinstance(value, kinds):
+        return cast("Any", value)
+    if kinds[0] in {int, float} and isinstance(value, bool | int | float | str):
         with suppress(ValueError):
-            return listed[0](value)
-    raise malformed(*(_mistyped(f"body.{name}", kind, value) for kind in listed))
+            return kinds[0](value)
+    raise malformed(*(_mistyped(f"body.{name}", kind, value) for kind in kinds))
 
 
 def _mistyped(place: str, kind: type, value: object) -> Malformed:
@@ -133,158 +162,138 @@ def _mistyped(place: str, kind: type, value: object) -> Malformed:
     return Malformed(place, f"{name}_{'parsing' if is_unparsed else 'type'}", message, value)
 
 
-def _check_ranges(body: Mapping[str, Any], max_tokens: int | None, name: str) -> None:
-    """Raise RequestError for a value outside of its range (vllm/sampling_params.py)."""
-    if max_tokens is not None and max_tokens < 1:
-        raise _invalid(f"{name} must be at least 1, got {max_tokens}.", name, max_tokens)
-    temperature = _field(body, "temperature", float)
-    if temperature is not None and temperature < 0:
-        raise _invalid(f"temperature must be non-negative, got {temperature}.", "temperature", temperature)
-    top_p = _field(body, "top_p", float)
-    if top_p is not None and not 0 < top_p <= 1:
-        raise _invalid(f"top_p must be in (0, 1], got {top_p}.", "top_p", top_p)
-    min_tokens = _field(body, "min_tokens", int, 0)
-    if max_tokens is not None and min_tokens > max_tokens:
-        raise RequestError(f"min_tokens must be less than or equal to max_tokens={max_tokens}, got {min_tokens}.")
-
-
-def refuse_more_choices(given: object, most: int) -> None:
-    """Raise RequestError if a request asks for more answers than VLLM_MAX_N_SEQUENCES (vllm/sampling_params.py)."""
-    value = _field(as_object(given), "n", int, 1)
-    if value > most:
-        hint = "To increase this limit, set the VLLM_MAX_N_SEQUENCES environment variable."
-        raise RequestError(f"n must be at most {most}, got {value}. {hint}")
-
-
-def parse(given: object, *, is_chat: bool, soft_tokens: int = DEFAULT_SOFT_TOKENS) -> Request:
-    """Parse a request body. `soft_tokens` is the server's size of an image. Raises RequestError."""
+def parse(given: object, *, is_chat: bool, server: JsonObject) -> Request:
+    """Parse a request body for a server of which some facts are known. Raises RequestError."""
     if not isinstance(given, dict):
         message = "Input should be a valid dictionary or object to extract fields from"
         raise malformed(Malformed("body", "model_attributes_type", message, given))
     body = as_object(cast("object", given))
-    _refuse_unsupported(body)
-    chat = read_chat(body, soft_tokens) if is_chat else None
-    prompt, question = _text_prompt(body) if chat is None else (chat.prompt, chat.question)
-    options = as_object(_field(body, "stream_options", dict))
-    stream = _field(body, "stream", bool, default=False)
-    if options and not stream:
-        raise _invalid("Stream options can only be defined when `stream=True`.", "stream_options")
-    limit = "max_completion_tokens" if is_chat and body.get("max_completion_tokens") is not None else "max_tokens"
-    # OpenAI's text completions default to 16 tokens, and so does vLLM.
-    max_tokens = _field(body, limit, int, None if is_chat else 16)
-    _check_ranges(body, max_tokens, limit)
-    tools = tuple(as_list(_field(body, "tools", list)))
-    if body.get("tools") is not None and not tools:
-        message = "`tools` must not be an empty array. Either provide at least one tool or omit the field entirely."
-        raise _invalid(message, "tools")
+    fields: JsonObject = {name: _converted(name, body.get(name)) for name in _FIELDS}
+    facts: JsonObject = {**server, **fields, **_facts(body, fields, is_chat=is_chat)}
+    refuse_request("requests", facts)
+    options = as_object(fields["stream_options"])
     return Request(
         is_chat=is_chat,
-        model=_field(body, "model", str),
-        prompt=prompt,
-        question=question,
-        transcript=question if chat is None else chat.transcript,
-        is_result=chat is not None and chat.is_result,
-        media=() if chat is None else chat.media,
-        stream=stream,
+        model=fields["model"],
+        chat=read_chat(body, server.get("image_tokens", DEFAULT_SOFT_TOKENS)) if is_chat else _text_prompt(body),
+        stream=bool(fields["stream"]),
         include_usage=bool(options.get("include_usage")),
         continuous_usage=bool(options.get("include_usage")) and bool(options.get("continuous_usage_stats")),
-        max_tokens=max_tokens,
-        limit=limit,
-        min_tokens=_field(body, "min_tokens", int, 0),
-        ignore_eos=_field(body, "ignore_eos", bool, default=False),
-        temperature=_field(body, "temperature", float, 1.0),
-        seed=_field(body, "seed", int),
-        stop=_stops(body),
-        include_stop=_field(body, "include_stop_str_in_output", bool, default=False),
-        tools=tools,
-        tool_choice=_tool_choice(body, tools),
-        constraint=_constraint(body),
-        template_kwargs=as_object(_field(body, "chat_template_kwargs", dict)),
+        max_tokens=facts["most_tokens"],
+        limit=facts["limit"],
+        ignore_eos=bool(fields["ignore_eos"]),
+        tools=tuple(as_list(fields["tools"])),
+        tool_choice=facts["named_tool"] or facts["tool_choice"],
+        schema=facts["schema"],
+        choices=tuple(map(str, as_list(as_object(fields["structured_outputs"]).get("choice")))),
+        template_kwargs=as_object(fields["chat_template_kwargs"]),
     )
 
 
-def _refuse_unsupported(body: Mapping[str, Any]) -> None:
-    for name in ("n", "best_of"):
-        if _field(body, name, int, 1) != 1:
-            raise RequestError(f"The simulated server only returns one choice: {name} must be 1.", param=name)
-    for name in ("logprobs", "top_logprobs", "prompt_logprobs"):
-        if body.get(name) not in (None, False):
-            raise RequestError(f"The simulated server has no logits, so {name} is not supported.", param=name)
-    for name in ("echo", "suffix", "use_beam_search", "prompt_embeds"):
-        if body.get(name):
-            raise RequestError(f"The simulated server does not support {name}.", param=name)
+def _facts(body: JsonObject, fields: JsonObject, *, is_chat: bool) -> JsonObject:
+    """Return what the rows of refusals read of a body besides its fields. Raises RequestError for what pydantic rejects."""
+    stops: list[Any] = [fields["stop"]] if isinstance(fields["stop"], str) else as_list(fields["stop"])
+    _check_stops(stops)
+    tools, choice = as_list(fields["tools"]), body.get("tool_choice")
+    limit = "max_completion_tokens" if is_chat and fields["max_completion_tokens"] is not None else "max_tokens"
+    bound, form = as_object(fields["structured_outputs"]), as_object(fields["response_format"])
+    schemas: JsonObject = {"json_object": {}, "json_schema": as_object(form.get("json_schema")).get("schema")}
+    unsupported = [name for name in _UNSUPPORTED if body.get(name) not in (None, False)]
+    unsupported += [name for name in _UNSUPPORTED_FORMS if bound.get(name)]
+    return {
+        "stream_options": fields["stream_options"] or None,
+        "unsupported": unsupported[0] if unsupported else None,
+        "has_empty_stop": not all(stops),
+        "limit": limit,
+        # OpenAI's text completions default to 16 tokens, and so does vLLM.
+        "most_tokens": fields[limit] if is_chat or fields[limit] is not None else 16,
+        "tool_choice": choice or ("auto" if tools else None),
+        "tool_names": [_tool_name(tool, f"body.tools.{index}") for index, tool in enumerate(tools)],
+        "named_tool": str(part(as_object(choice), "function").get("name")) if as_object(choice) else None,
+        "form": form.get("type"),
+        "schema": bound.get("json") or schemas.get(str(form.get("type"))),
+        "soft_tokens": as_object(fields["mm_processor_kwargs"]).get("max_soft_tokens"),
+        **(_chat_facts(body) if is_chat else _prompt_facts(body)),
+    }
 
 
-def _stops(body: Mapping[str, Any]) -> tuple[str, ...]:
-    stop = _field(body, "stop", (str, list), [])
-    stops = (stop,) if isinstance(stop, str) else tuple(stop)
-    if not all(isinstance(item, str) and item for item in stops):
-        raise RequestError("stop cannot contain an empty string.")
+def _check_stops(stops: Sequence[object]) -> None:
     if len(stops) > _MAX_STOPS:
         message = f"List should have at most {_MAX_STOPS} items after validation, not {len(stops)}"
         context = {"field_type": "List", "max_length": _MAX_STOPS, "actual_length": len(stops)}
-        too_long = Malformed("body.stop", "too_long", message, stop, context)
-        raise malformed(_mistyped("body.stop", str, stop), too_long)
-    return stops
+        too_long = Malformed("body.stop", "too_long", message, stops, context)
+        raise malformed(_mistyped("body.stop", str, stops), too_long)
 
 
-def _text_prompt(body: Mapping[str, Any]) -> tuple[tuple[int, ...], str]:
-    prompt: object = body.get("prompt")
+def _tool_name(tool: object, place: str) -> str:
+    given = as_object(tool)
+    function = as_object(given.get("function"))
+    if "function" not in given:
+        raise malformed(missing(f"{place}.function", given))
+    if "name" not in function:
+        raise malformed(missing(f"{place}.function.name", function))
+    return str(function["name"])
+
+
+def _chat_facts(body: JsonObject) -> JsonObject:
+    messages = as_list(body.get("messages"))
+    if body.get("messages") is None:
+        raise malformed(missing("body.messages", body))
+    for index, message in enumerate(map(as_object, messages)):
+        if not isinstance(message.get("role"), str):
+            # vLLM lists the error of each kind of message, of which this is one.
+            raise malformed(missing(f"body.messages.{index}.CustomChatCompletionMessageParam.role", message))
+    kinds = [str(part.get("type")) for message in messages for part in _parts(message)]
+    return {"unknown_part": next((kind for kind in kinds if kind not in {"text", *MEDIA}), None)}
+
+
+def _parts(message: object) -> Sequence[JsonObject]:
+    return [as_object(part) for part in as_list(as_object(message).get("content"))]
+
+
+def _prompts(body: JsonObject) -> Sequence[object]:
+    """Return the prompts of a text completion: texts, or lists of ids."""
+    prompt = body.get("prompt")
     listed = as_list(prompt)
-    if len(listed) == 1 and isinstance(listed[0], str | list):
-        prompt = cast("object", listed[0])
-        listed = as_list(prompt)
-    if isinstance(prompt, str) and prompt:
+    if not listed or all(isinstance(item, int) for item in listed):
+        return [prompt] if prompt else []
+    return listed
+
+
+def _prompt_facts(body: JsonObject) -> JsonObject:
+    prompts = _prompts(body)
+    unknown = (token for prompt in prompts for token in as_list(prompt) if not tokens.is_known(token))
+    return {"prompts": len(prompts), "unknown_token": next(unknown, None)}
+
+
+def _text_prompt(body: JsonObject) -> ChatPrompt:
+    (prompt,) = _prompts(body)
+    if isinstance(prompt, str):
         bos = () if body.get("add_special_tokens") is False else (tokens.BOS,)
-        return (*bos, *tokens.encode(prompt)), prompt
-    if listed and all(isinstance(item, int) for item in listed):
-        try:
-            text = tokens.decode(listed)
-        except ValueError as error:
-            raise RequestError(str(error)) from error
-        return tuple(listed), text
-    if len(listed) > 1:
-        raise RequestError("The simulated server accepts one prompt per request.", param="prompt")
-    raise _invalid("Either prompt or prompt_embeds must be provided and non-empty.", "prompt")
+        return ChatPrompt(prompt=(*bos, *tokens.encode(prompt)), question=prompt, transcript=prompt)
+    text = tokens.decode(as_list(prompt))
+    return ChatPrompt(prompt=tuple(as_list(prompt)), question=text, transcript=text)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChatPrompt:
-    """A chat as the model sees it, as in `Request`."""
-
-    prompt: tuple[int, ...]
-    question: str
-    transcript: str
-    is_result: bool
-    media: tuple[str, ...]
-
-
-def read_chat(body: Mapping[str, Any], soft_tokens: int = DEFAULT_SOFT_TOKENS) -> ChatPrompt:
-    """Return the tokens of a chat's messages and tools, and the question. Raises RequestError."""
-    messages = _field(body, "messages", list)
-    if messages is None:
-        raise malformed(Malformed("body.messages", "missing", "Field required", body))
-    if not messages:
-        raise RequestError("Cannot apply chat template to an empty conversation. Provide at least one message.")
-    counts = {**tokens.MEDIA, "image": _image_size(body, soft_tokens) + 2}
+def read_chat(body: JsonObject, image_tokens: int = DEFAULT_SOFT_TOKENS) -> ChatPrompt:
+    """Return the tokens of a chat's messages and tools, and the question."""
+    chosen = as_object(body.get("mm_processor_kwargs")).get("max_soft_tokens", image_tokens)
+    counts = {**tokens.MEDIA, "image": chosen + 2}
     turns: list[tuple[str, str, int]] = []
     media: list[str] = []
-    for index, message in enumerate(map(as_object, messages)):
-        role = message.get("role")
-        if not isinstance(role, str):
-            # vLLM lists the error of each kind of message, of which this is one.
-            place = f"body.messages.{index}.CustomChatCompletionMessageParam.role"
-            raise malformed(Malformed(place, "missing", "Field required", message))
-        text, items = _content(message.get("content"))
+    for message in map(as_object, as_list(body.get("messages"))):
+        content, found = message.get("content"), _parts(message)
+        texts = [str(part.get("text", "")) for part in found if part.get("type") == "text"]
+        items = [MEDIA[part["type"]] for part in found if str(part.get("type")) in MEDIA]
+        text = content if isinstance(content, str) else "\n".join(texts)
         calls = "".join(str(call) for call in as_list(message.get("tool_calls")))
-        turns.append((role, text + calls, sum(counts[item] for item in items)))
+        turns.append((str(message.get("role")), text + calls, sum(counts[item] for item in items)))
         media += items
     transcript = "\n".join(f"{role}: {text}" for role, text, _ in turns)
     asked = [text for role, text, _ in turns if role == "user"]
-    is_result = turns[-1][0] == "tool"
-    tools = as_list(body.get("tools"))
-    if tools and body.get("tool_choice") != "none":
-        turns.insert(0, ("developer", str(tools), 0))
+    is_result = bool(turns) and turns[-1][0] == "tool"
+    if as_list(body.get("tools")) and body.get("tool_choice") != "none":
+        turns.insert(0, ("developer", str(body["tools"]), 0))
     add = body.get("add_generation_prompt") is not False
     return ChatPrompt(
         prompt=tuple(tokens.encode_chat(turns, add_generation_prompt=add)),
@@ -295,108 +304,23 @@ def read_chat(body: Mapping[str, Any], soft_tokens: int = DEFAULT_SOFT_TOKENS) -
     )
 
 
-def _image_size(body: Mapping[str, Any], soft_tokens: int) -> int:
-    """Return the maximum tokens of an image, which a request can choose."""
-    chosen = as_object(_field(body, "mm_processor_kwargs", dict)).get("max_soft_tokens", soft_tokens)
-    if chosen not in SOFT_TOKENS:
-        raise RequestError(f"Unsupported max_soft_tokens value: {chosen}. Valid values are {SOFT_TOKENS}.")
-    return chosen
-
-
-def _content(content: object) -> tuple[str, list[str]]:
-    """Return a message's text, and the modality of each image, sound and video."""
-    if isinstance(content, str):
-        return content, []
-    texts: list[str] = []
-    items: list[str] = []
-    for part in map(as_object, as_list(content)):
-        kind = part.get("type")
-        if kind == "text":
-            texts.append(str(part.get("text", "")))
-        elif kind in MEDIA:
-            items.append(MEDIA[kind])
-        else:
-            raise RequestError(f"Unknown part type: {kind}", param="messages")
-    return "\n".join(texts), items
-
-
-def _tool_choice(body: Mapping[str, Any], tools: Sequence[Any]) -> str | None:
-    """Return None, `auto`, `none`, `required` or the name of a function."""
-    choice = body.get("tool_choice")
-    if not tools:
-        if choice not in (None, "none"):
-            raise _invalid("When using `tool_choice`, `tools` must be set.", "tool_choice")
-        return None
-    names = [_tool_name(tool, f"body.tools.{index}") for index, tool in enumerate(tools)]
-    if choice is None:
-        return "auto"
-    if isinstance(choice, dict):
-        name = as_object(as_object(cast("object", choice)).get("function")).get("name")
-        if name not in names:
-            message = "The tool specified in `tool_choice` does not match any of the specified `tools`"
-            raise _invalid(message, "tool_choice")
-        return str(name)
-    if choice not in ("auto", "none", "required"):
-        allowed = 'Only named tools, "none", "auto" or "required" are supported.'
-        raise _invalid(f"Invalid value for `tool_choice`: {choice}! {allowed}", "tool_choice")
-    return str(choice)
-
-
-def _tool_name(tool: object, place: str) -> str:
-    given = as_object(tool)
-    function = as_object(given.get("function"))
-    if "function" not in given:
-        raise malformed(Malformed(f"{place}.function", "missing", "Field required", given))
-    if "name" not in function:
-        raise malformed(Malformed(f"{place}.function.name", "missing", "Field required", function))
-    return str(function["name"])
-
-
-def _constraint(body: Mapping[str, Any]) -> tuple[str, Any] | None:
-    bound = as_object(_field(body, "structured_outputs", dict))
-    for kind in ("json", "choice"):
-        if bound.get(kind) is not None:
-            return kind, bound[kind]
-    if bound.get("json_object"):
-        return "json", {"type": "object", "properties": {"answer": {"type": "string"}}}
-    for kind in ("regex", "grammar", "structural_tag"):
-        if bound.get(kind) is not None:
-            raise RequestError(
-                f"The simulated server does not support {kind} in structured_outputs.", param="structured_outputs"
-            )
-    wanted = as_object(_field(body, "response_format", dict))
-    match wanted.get("type"):
-        case None | "text":
-            return None
-        case "json_object":
-            return "json", {"type": "object", "properties": {"answer": {"type": "string"}}}
-        case "json_schema":
-            schema = as_object(wanted.get("json_schema")).get("schema")
-            if schema is None:
-                message = "When response_format type is 'json_schema', the 'json_schema' field must be provided."
-                raise _invalid(message, "response_format")
-            return "json", schema
-        case other:
-            # vLLM lists the error of each kind of format, of which this is one.
-            message = "Input should be 'text', 'json_object' or 'json_schema'"
-            raise malformed(Malformed("body.response_format.type", "literal_error", message, other))
+def check_items(items: Sequence[str], arguments: Arguments, model: Model) -> None:
+    """Reject more items of a modality than `--limit-mm-per-prompt` allows, and sounds for a model without `audio_config`. Raises RequestError."""
+    limits: dict[str, int] = {}
+    for kind in ("image", "audio", "video"):
+        given: object = arguments.limit_mm_per_prompt.get(kind, _UNLIMITED)
+        stated = as_object(given).get("count", given)
+        limits[kind] = 0 if arguments.language_model_only else stated if isinstance(stated, int) else _UNLIMITED
+    kind = next((kind for kind, most in limits.items() if items.count(kind) > most), None)
+    facts = {"audio": items.count("audio"), "hears": model.name.startswith(_HEARS)}
+    named = {"model": arguments.served_model_name[0], "kind": kind, "most": limits.get(kind or "")}
+    refuse_request("items", {**facts, **named})
 
 
 def check_length(request: Request, max_model_len: int) -> int:
     """Return the maximum number of tokens of the response: what was requested, or what is left of the context. Raises RequestError."""
-    prompt, wanted = len(request.prompt), request.max_tokens
-    if wanted is not None and wanted > max_model_len:
-        message = f"{request.limit}={wanted} cannot be greater than max_model_len={max_model_len}."
-        raise _invalid(f"{message} Please request fewer output tokens.", request.limit, wanted)
-    if prompt > max_model_len:
-        # vLLM stops counting at the first token too many.
-        counted = max_model_len + 1
-        message = (
-            f"This model's maximum context length is {max_model_len} tokens. However, your prompt contains at least {counted} input tokens, "
-            "which exceeds this limit even without any output tokens. Please reduce the length of the input prompt."
-        )
-        raise _invalid(message, "input_tokens", counted)
+    prompt, wanted = len(request.chat.prompt), request.max_tokens
+    facts = {"prompt_tokens": prompt, "max_model_len": max_model_len, "counted": max_model_len + 1}
+    refuse_request("lengths", {**facts, "limit": request.limit, "most_tokens": wanted})
     left = max_model_len - prompt
-    if left < 1:
-        raise _invalid(f"max_tokens must be at least 1, got {left}.", "max_tokens", left)
     return min(wanted or left, left)

@@ -14,18 +14,14 @@ from typing import Final
 from aiohttp import web
 
 from localcloud.open_files import raise_open_files
-from localcloud.vllm import KILLED_MARK, PLANNED_MARK, hub, parent_watch, settings
-from localcloud.vllm.app import Parts, make_app
+from localcloud.vllm import KILLED_MARK, PLANNED_MARK, parent_watch, places, settings
+from localcloud.vllm.app import VllmApi
 from localcloud.vllm.arguments import ArgumentError, Arguments, given_arguments, parse
-from localcloud.vllm.boot import KilledError, KvCacheSize, Start, StartupStep, plan
+from localcloud.vllm.boot import KilledError, Start, StartupStep, plan
 from localcloud.vllm.faults import FaultError, PlantedFaults
-from localcloud.vllm.media import MediaRules
-from localcloud.vllm.metrics import Metrics
-from localcloud.vllm.middleware import Middleware, imported
-from localcloud.vllm.recorded import Model, SimulatedCard
+from localcloud.vllm.middleware import Middleware
 from localcloud.vllm.refusals import EngineStartError
 from localcloud.vllm.settings import RuntimeEnvironment
-from localcloud.vllm.slots import Slots, drafts_of, recorded_pace
 
 _BACKLOG: Final = 2048
 _CLOSE_LIMIT_S: Final = 1.0
@@ -42,7 +38,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         environment = settings.read(os.environ)
         if list(argv[:2]) == ["hf", "download"]:
-            return hub.download(argv[2:], environment)
+            return places.download(argv[2:], environment)
         parent_watch.hold(environment.lifeline)
         raise_open_files()
         faults = PlantedFaults(environment.faults)
@@ -79,7 +75,7 @@ def _traceback(message: str) -> None:
 
 def _bind(arguments: Arguments, environment: RuntimeEnvironment) -> socket.socket:
     host = environment.bind_host or arguments.host or "127.0.0.1"
-    if environment.bind_host is None and host in ("0.0.0.0", "::", ""):
+    if not environment.bind_host and host in ("0.0.0.0", "::", ""):
         # Never expose the simulation: replace an address for all interfaces by the loopback address.
         host = "127.0.0.1"
     port = arguments.port if environment.bind_port is None else environment.bind_port
@@ -104,41 +100,16 @@ async def _run(
         return 0 if stopped.is_set() else 1
     assert start.capacity is not None  # noqa: S101 - a start without an error has a capacity
     assert start.model is not None  # noqa: S101
-    model, capacity = start.model, start.capacity
-    metrics = _metrics(arguments, start.card, model, capacity)
-    slots = _slots(arguments, environment, start.card, (model, capacity), metrics)
     try:
         # vLLM creates its application when the engine is up, so a wrong path fails equally late.
-        classes = imported(arguments.middleware, environment.python_path)
+        middleware = Middleware(arguments.middleware, environment.python_path)
     except ArgumentError as error:
         _traceback(str(error))
         return 1
-    keys = arguments.api_keys or ((environment.api_key,) if environment.api_key else ())
-    app = make_app(
-        Parts(
-            arguments=arguments,
-            max_model_len=capacity.max_model_len,
-            version=environment.version,
-            slots=slots,
-            metrics=metrics,
-            faults=faults,
-            api_keys=keys,
-            created=int(time.time()),
-            middleware=Middleware(classes),
-            media=MediaRules(
-                domains=arguments.allowed_media_domains,
-                local_path=arguments.allowed_local_media_path,
-                redirects=environment.follows_redirects,
-            ),
-            model=start.model,
-            is_jax=start.is_jax,
-            most_choices=environment.most_choices,
-            is_developer=environment.is_developer,
-            loads_adapters=environment.loads_adapters,
-        )
-    )
+    loaded = (start.model, start.capacity)
+    api = VllmApi(arguments, environment, start, loaded=loaded, faults=faults, middleware=middleware)
     close_s = arguments.shutdown_timeout + _CLOSE_LIMIT_S
-    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=close_s)
+    runner = web.AppRunner(api.application(), handler_cancellation=True, access_log=None, shutdown_timeout=close_s)
     await runner.setup()
     site = web.SockSite(runner, listener, backlog=_BACKLOG)
     _log(f"[api_server.py:1] Starting vLLM API server 0 on http://{arguments.host or '0.0.0.0'}:{arguments.port}")
@@ -149,7 +120,7 @@ async def _run(
     print("INFO:     Application startup complete.", flush=True)
     await stopped.wait()
     print("INFO:     Shutting down", flush=True)
-    loop.call_later(arguments.shutdown_timeout, slots.end_all)
+    loop.call_later(arguments.shutdown_timeout, api.slots.end_all)
     await runner.cleanup()  # rejects new connections, and waits for running requests
     print("INFO:     Waiting for application shutdown.", flush=True)
     print("INFO:     Application shutdown complete.", flush=True)
@@ -188,51 +159,3 @@ def _take(step: StartupStep) -> bool:
         _traceback(str(step.error))
         return False
     return True
-
-
-def _metrics(arguments: Arguments, card: SimulatedCard, model: Model, capacity: KvCacheSize) -> Metrics:
-    cache_config = {
-        "block_size": capacity.block_size,
-        "cache_dtype": arguments.kv_cache_dtype,
-        "enable_prefix_caching": arguments.enable_prefix_caching,
-        "gpu_memory_utilization": arguments.gpu_memory_utilization,
-        "is_attention_free": False,
-        "num_cpu_blocks": None,
-        "num_gpu_blocks": capacity.num_blocks,
-        "num_gpu_blocks_override": arguments.num_gpu_blocks_override,
-        "prefix_caching_hash_algo": "sha256",
-        "sliding_window": None if card.kind == "tpu" else model.window,
-    }
-    return Metrics(
-        arguments.served_model_names[0],
-        cache_config,
-        max_model_len=capacity.max_model_len,
-        proposals=drafts_of(arguments.speculative_config).proposals,
-        replicas=arguments.data_parallel_size,
-    )
-
-
-def _slots(
-    arguments: Arguments,
-    environment: RuntimeEnvironment,
-    card: SimulatedCard,
-    loaded: tuple[Model, KvCacheSize],
-    metrics: Metrics,
-) -> Slots:
-    model, capacity = loaded
-    pace = recorded_pace(
-        model,
-        card,
-        arguments.tensor_parallel_size,
-        drafts=drafts_of(arguments.speculative_config),
-        speed=environment.speed,
-        ttft_s=environment.ttft_s,
-        tpot_s=environment.tpot_s,
-    )
-    return Slots(
-        capacity=capacity,
-        replicas=arguments.data_parallel_size,
-        pace=pace,
-        metrics=metrics,
-        caches=arguments.enable_prefix_caching,
-    )

@@ -99,9 +99,9 @@ class Job:
 
     prompt: Sequence[int]
     length: int
-    max_tokens: int
     finish_reason: str
     arrived_at: float
+    adapter: str = ""
     emitted: int = 0
     cached: int = 0
     is_ended: bool = False
@@ -137,11 +137,6 @@ class Slots:
         metrics.show("num_requests_waiting_by_reason", lambda: 0, "deferred")
         metrics.show("kv_cache_usage_perc", lambda: min(1.0, self._used / self._tokens))
 
-    @property
-    def requests(self) -> int:
-        """Return the number of running and waiting requests."""
-        return len(self._running) + len(self._waiting)
-
     def end_all(self) -> None:
         """End all requests, whose clients get what was generated."""
         for job in (*self._waiting, *self._running):
@@ -175,6 +170,7 @@ class Slots:
         """Wait for a slot, and until the request's tokens fit."""
         waits = self._places.locked() or not self._fits(job)
         self._waiting[job] = None
+        self._show_adapters()
         try:
             await self._places.acquire()
             while not self._fits(job):
@@ -184,10 +180,14 @@ class Slots:
         finally:
             del self._waiting[job]
         self._hold(job, job.tokens)
+        self._show_adapters()
         if not job.admitted_at:
             # A request that did not wait is timed from its arrival, so a busy event loop does not lengthen its first token.
             job.admitted_at = self._loop.time() if waits else job.arrived_at
             self._metrics.count("prompt_tokens", len(job.prompt))
+
+    def _show_adapters(self) -> None:
+        self._metrics.show_adapters((job.adapter for job in self._waiting), (job.adapter for job in self._running))
 
     def _fits(self, job: Job) -> bool:
         return not self._running or self._used + job.tokens <= self._tokens
@@ -234,6 +234,7 @@ class Slots:
 
     def _leave(self, job: Job) -> None:
         self._used -= self._running.pop(job)
+        self._show_adapters()
         self._places.release()
         self._left.set()
         self._left = asyncio.Event()
@@ -251,21 +252,11 @@ class Slots:
         self._prompts.append(prompt)
         self._metrics.count("prefix_cache_queries", len(prompt))
         self._metrics.count("prefix_cache_hits", found)
-        self._metrics.count("prompt_tokens_cached", found)
         return found
 
     def _finish(self, job: Job, reason: str) -> None:
-        now, metrics = self._loop.time(), self._metrics
-        admitted_at = job.admitted_at or now
-        metrics.count("request_success", 1, reason)
-        metrics.observe("e2e_request_latency_seconds", now - job.arrived_at)
-        metrics.observe("request_queue_time_seconds", admitted_at - job.arrived_at)
-        metrics.observe("request_inference_time_seconds", now - admitted_at)
+        now_s = self._loop.time()
+        self._metrics.count("request_success", 1, reason)
+        self._metrics.observe("e2e_request_latency_seconds", now_s - job.arrived_at)
         if job.emitted:
-            metrics.observe("request_prefill_time_seconds", job.first_at - admitted_at)
-            metrics.observe("request_decode_time_seconds", now - job.first_at)
-        if job.emitted > 1:
-            metrics.observe("request_time_per_output_token_seconds", (now - job.first_at) / (job.emitted - 1))
-        metrics.observe("request_prompt_tokens", len(job.prompt))
-        metrics.observe("request_generation_tokens", job.emitted)
-        metrics.observe("request_params_max_tokens", job.max_tokens)
+            self._metrics.observe("request_decode_time_seconds", now_s - job.first_at)

@@ -29,26 +29,23 @@ def pieces(text: str) -> list[bytes]:
     return _PIECE.findall(text.encode())
 
 
-def count(text: str) -> int:
-    """Count the tokens of text, without special tokens."""
-    return len(_PIECE.findall(text.encode()))
-
-
 def encode(text: str) -> list[int]:
     """Return the ids of text, without special tokens: the number that a marker and the token's bytes are."""
     return [int.from_bytes(_MARKER + piece) for piece in pieces(text)]
 
 
+def is_known(token: int) -> bool:
+    """Return whether an id is in the vocabulary."""
+    return 0 <= token < _WORDS_AT or _bytes(token).startswith(_MARKER)
+
+
 def decode(tokens: Iterable[int]) -> str:
-    """Return the text of ids. Special tokens are omitted, and broken UTF-8 is replaced. Raises ValueError for ids outside the vocabulary."""
-    out: list[bytes] = []
-    for token in tokens:
-        data = token.to_bytes(8).lstrip(b"\0") if 0 <= token < 2**64 else b""
-        is_text = data.startswith(_MARKER)
-        if not is_text and not 0 <= token < _WORDS_AT:
-            raise ValueError(f"Token id {token} is out of vocabulary")
-        out.append(data[1:] if is_text else b"")
-    return b"".join(out).decode(errors="replace")
+    """Return the text of known ids. Special tokens are omitted, and broken UTF-8 is replaced."""
+    return b"".join(data[1:] for data in map(_bytes, tokens) if data.startswith(_MARKER)).decode(errors="replace")
+
+
+def _bytes(token: int) -> bytes:
+    return token.to_bytes(8).lstrip(b"\0") if 0 <= token < 2**64 else b""
 
 
 def encode_chat(turns: Sequence[tuple[str, str, int]], *, add_generation_prompt: bool = True) -> list[int]:

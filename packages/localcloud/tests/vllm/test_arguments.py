@@ -11,7 +11,8 @@ SEED_TPU = """python3 -m vllm.entrypoints.openai.api_server --model google/gemma
 def test_the_baseline_command_of_the_tpu_is_understood():
     found = parse(SEED_TPU.split())
     assert (found.model, found.tensor_parallel_size, found.max_model_len) == ("google/gemma-4-E2B-it", 4, 16384)
-    assert (found.max_num_batched_tokens, found.disable_chunked_mm_input, found.kv_cache_dtype) == (4096, True, "fp8")
+    assert (found.max_num_batched_tokens, found.kv_cache_dtype) == (4096, "fp8")
+    assert found.unused == {"disable_chunked_mm_input": True, "tool_call_parser": "gemma4"}
     assert found.limit_mm_per_prompt == {"image": 4, "audio": 1}
 
 
@@ -61,24 +62,13 @@ def test_a_wrong_flag_ends_with_argparses_words_and_code_2(
     assert says in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["vllm", "serve", "m", "--enable-auto-tool-choice"], "--enable-auto-tool-choice requires --tool-call-parser"),
-        (
-            ["vllm", "serve", "m", "--enable-auto-tool-choice", "--tool-call-parser", "gemma5"],
-            "invalid tool call parser: gemma5",
-        ),
-        (["vllm", "serve", "m", "--reasoning-parser", "gemma5"], "invalid reasoning parser: gemma5"),
-        (["vllm", "serve", "m", "--gpu-memory-utilization", "1.5"], "less than or equal to 1"),
-        (["vllm", "serve", "m", "--max-num-seqs", "0"], "max_num_seqs must be greater than or equal to 1"),
-        (["vllm", "bench", "serve"], "not `vllm bench serve`"),
-        (["vllm", "serve"], "has no default model"),
-    ],
-)
-def test_what_argparse_accepts_and_vllm_refuses_is_refused(words: list[str], says: str):
-    with pytest.raises(ArgumentError, match=says.replace("--", "-{2}")):
-        parse(words)
+def test_another_command_is_refused():
+    with pytest.raises(ArgumentError, match="not `vllm bench serve`"):
+        parse(["vllm", "bench", "serve"])
+    with pytest.raises(ArgumentError, match="max_num_seqs must be greater than or equal to 1"):
+        parse(["vllm", "serve", "m", "--max-num-seqs", "0"])
+    with pytest.raises(ArgumentError, match="expected NAME=PATH or JSON"):
+        parse(["vllm", "serve", "m", "--lora-modules", '{"name": "sql"}'])
 
 
 def test_the_process_ends_with_the_same_codes():

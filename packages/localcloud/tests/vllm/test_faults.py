@@ -75,7 +75,7 @@ def test_an_answer_and_a_request_break_by_the_names_of_their_faults(url: str, fi
     [
         ({"path": "/x"}, "a fault of /x has no effect, expected one of status, cut, silent, broken"),
         ({"path": "/x", "status": 500, "cut": 1}, "has status, cut, expected one of"),
-        ({"path": "/x", "minutes": 1}, "has the keys path, minutes, expected path and broken"),
+        ({"path": "/x", "minutes": 1}, "not of the form .path, nth, count, effect.: .*minutes"),
         ({"path": "/x", "broken": "flood"}, "broken is 'flood', expected one of wrong_type"),
         ({"path": "/x", "silent": True, "nth": 0}, "nth is 0 and count 1"),
     ],

@@ -3,7 +3,7 @@
 import pytest
 
 from localcloud.vllm import boot as startup
-from localcloud.vllm import hub
+from localcloud.vllm import places
 from localcloud.vllm.arguments import parse
 from localcloud.vllm.settings import read
 from localcloud.world.scenario import Fault, Hub
@@ -21,10 +21,8 @@ CASES = {
         "RepositoryNotFoundError: 401 Client",
         f"Error: Model '{ABSENT}' not found.",
     ),
-    "not listed anywhere": ("someone/gemma-4-E2B-it", "hf_x", {}, NOT_FOUND, "not found."),
     "private": (PRIVATE, "hf_x", {}, NOT_FOUND, f"Error: Model '{PRIVATE}' not found."),
     "gated": (GATED, "hf_x", {}, "GatedRepoError: 403", f"Access denied. Model '{GATED}' requires approval."),
-    "gated without a token": (GATED, "", {}, "GatedRepoError: 401", f"Access denied. Model '{GATED}' requires"),
     "expired": (
         EXISTS,
         "hf_old",
@@ -61,15 +59,15 @@ def test_a_server_ends_in_the_words_of_the_hub_s_client(served, capsys, case):
     model, token, scenario, said, printed = CASES[case]
     start = startup.plan(parse(["vllm", "serve", model]), served(token, **scenario))
     assert said in str(start.steps[-1].error)
-    assert hub.download([model], served(token, **scenario)) == 1
+    assert places.download([model], served(token, **scenario)) == 1
     assert printed in capsys.readouterr().err
 
 
 def test_a_server_starts_with_a_model_that_exists(served, capsys):
     assert startup.plan(parse(["vllm", "serve", EXISTS]), served("")).capacity is not None
-    assert hub.download([EXISTS, "--dry-run"], served("")) == 0
+    assert places.download([EXISTS, "--dry-run"], served("")) == 0
     assert "totalling 10.2G" in capsys.readouterr().out
-    assert hub.download([EXISTS, "--revision", "none"], served("")) == 1
+    assert places.download([EXISTS, "--revision", "none"], served("")) == 1
     assert f"Error: Revision not found in model '{EXISTS}'." in capsys.readouterr().err
 
 
@@ -81,14 +79,14 @@ def test_a_server_and_a_download_are_refused_a_commit_that_the_hub_does_not_have
     for known in ("3e22461f65e89153144f8adb70e3b8c2cc9845a7", "905e84b50c4d2a365ebde34e685027578e6728db", "main"):
         words = ["vllm", "serve", EXISTS, f"--revision={known}", f"--tokenizer-revision={known}"]
         assert startup.plan(parse(words), served("")).capacity is not None
-        assert hub.download([EXISTS, f"--revision={known}", "--dry-run"], served("")) == 0
+        assert places.download([EXISTS, f"--revision={known}", "--dry-run"], served("")) == 0
     capsys.readouterr()
 
 
 def test_another_commit_is_not_what_the_cache_has(served, tmp_path):
     home = {"HF_HOME": "/c", "VLLM_SIM_PATHS": f'{{"/c": "{tmp_path}"}}'}
     cached = read({"VLLM_SIM_HUB": served("").hub, **home})
-    kept = hub.cache_file(EXISTS, cached)
+    kept = places._cache_file(EXISTS, cached)
     kept.parent.mkdir(parents=True)
     kept.write_text("")
     other = startup.plan(parse(["vllm", "serve", EXISTS, f"--revision={'0' * 40}"]), cached)
