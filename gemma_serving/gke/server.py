@@ -216,4 +216,4 @@ class GkeServer:
 
 
 def _on_new_node_s(container_s: float) -> int:
-    return align_to(round(NODE_START_S + container_s), _MINUTE_S)
+    return align_to(math.ceil(NODE_START_S + container_s), _MINUTE_S)

@@ -22,7 +22,7 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     yield "This page is generated: `make docs` writes it from the last run of `make -C judges overlays GIT=DIR REVISION=COMMIT`."
     yield f"It read accelerated-platforms {found['commit'][:12]} of {found['dated']} on {found['read']}: {len(rows)} overlays, {len(read)} of them planned."
-    yield "Each overlay is rendered by `kubectl kustomize`, then read by `gemma plan --from`."
+    yield "Each overlay is rendered by `kubectl kustomize`, then planned from that file (`--from`)."
     yield "Of an overlay of llm-d, only what Google's folder adds is read: its base is in another repository, and moves."
     yield "A blocking finding is in bold. The last column has the flags that the plan passes on without judging them, or leaves out."
     yield ""

@@ -19,7 +19,7 @@ from tests.records import replace
 
 STACK: Final = "tpu-v6e1"
 OTHERS: Final[Mapping[str, object]] = {
-    "tensor_parallel_size": 2, "data_parallel_size": 2, "dtype": "float16", "quantization": "fp8", "kv_cache_dtype": "fp8",
+    "tensor_parallel_size": 2, "data_parallel_size": 2, "dtype": "float16", "quantization": "fp8", "kv_cache_dtype": "fp8", "tpu_quantization": "qwix-fp8",
     "gpu_memory_utilization": 0.8, "max_model_len": 8192, "max_num_seqs": 8, "max_num_batched_tokens": 8192, "block_size": 64,
     "enforce_eager": True, "cpu_offload_gib": 1.0, "enable_prefix_caching": False, "async_scheduling": False,
     "disable_chunked_mm_input": False, "limit_mm_per_prompt": {"image": 2, "audio": 1, "video": 1}, "image_tokens": 560,

@@ -47,7 +47,7 @@ def test_a_built_stack_is_served_from_a_given_digest_with_a_fixed_number(stack):
         ("tpu-v6e4", {"image": "here/server@sha256:12"}, {}, "GKE03", '"here/server@sha256:12"'),
         ("tpu-v6e4", {}, {"tpu": {"zones": ("europe-west4-a",)}}, "GKE08", "but tpu.zones has europe-west4-a"),
         ("tpu-v6e4", {}, {}, "GKE09", "after at most 7 days"),
-        ("tpu-v6e4", {}, {}, "GKE10", "downtime of up to 19 min"),
+        ("tpu-v6e4", {}, {}, "GKE10", "downtime of up to 20 min"),
         ("tpu-v6e4", {}, {}, "GKE11", "a second replica may get no traffic"),
         ("l4-qat", {}, {}, "GKE12", "CUDA compatibility"),
         (
