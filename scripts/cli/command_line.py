@@ -59,6 +59,8 @@ class Option:
     """Value of the option without a value, read as any other; empty if it needs one."""
     rare: bool = False
     """True if only `--help --all` shows it."""
+    hidden: bool = False
+    """True if only the reference page shows it."""
     person: bool = False
     """Only for people: it writes or sends a file of the caller's choice, reaches another server or project, or belongs to a terminal."""
     text: bool = False
@@ -292,9 +294,10 @@ def _add(parser: OptionParser, add: Callable[..., object], field: OptionField) -
     required = field.is_required
     help_text = f"{option.help} Default: {shown}." if shown else option.help
     words: dict[str, Any] = {"help": help_text, "default": field.default}
+    if option.rare or option.hidden:
+        words["help"] = argparse.SUPPRESS
     if option.rare:
         parser.rare = {**parser.rare, field.name: help_text}
-        words["help"] = argparse.SUPPRESS
     if field.kind is bool:
         words["action"] = argparse.BooleanOptionalAction if option.negatable else "store_true"
     else:

@@ -52,7 +52,7 @@ def _of_command(entry: CommandEntry, words: Sequence[str]) -> list[str]:
     return [
         *(runner.settings_names() if is_stack_next else ()),
         *(() if call.lead else [sub.name for sub in call.command.subcommands]),
-        *(option.flag for option in options.values() if not option.option.positional),
+        *(option.flag for option in options.values() if not (option.option.positional or option.option.hidden)),
         *(value for option in options.values() if option.option.positional for value in _values(option)),
         "--help",
     ]

@@ -271,6 +271,10 @@ def verdict_of(planned: PlannedQuestion) -> ExitCode:
 def show_plan(planned: PlannedQuestion) -> None:
     """Print a plan as text."""
     options, plan, wording = planned.options, planned.plan, planned.wording
+    if not plan.fits and (options.explain or options.costs):
+        from gemma_serving.scripts.plan.table import show_verdict
+
+        show_verdict(plan, wording)
     if options.explain:
         from gemma_serving.planning.rules.findings import notes_of
         from gemma_serving.planning.solve.explain import explain
@@ -280,6 +284,10 @@ def show_plan(planned: PlannedQuestion) -> None:
         for title, lines in (*explain(planned.subject), ("Notes", notes)):
             print_text(title)
             print_result("".join(f"  {line}\n" for line in lines))
+        if plan.fits and plan.workload is not None:
+            from gemma_serving.scripts.plan.table import show_workload
+
+            show_workload(plan, plan.workload)
     elif options.costs:
         from gemma_serving.scripts.plan.costs import show_costs  # rich takes longer to load than the plan
 
@@ -296,7 +304,8 @@ def show_plan(planned: PlannedQuestion) -> None:
         starts = (stored_programs(planned.subject), named and f"Faster with {named}")
         assumed = "" if options.question.stack else assumed_note(planned.subject)
         note = " ".join(filter(None, (original_note(planned.subject), assumed)))
-        show(plan, wording, note, tuple(filter(None, starts)))
+        stated = options.question.workload is not None
+        show(plan, wording, note, tuple(filter(None, starts)), has_table=stated)
 
 
 def plan_object(planned: PlannedQuestion) -> dict[str, object]:
@@ -374,7 +383,7 @@ def _lacking(used: set[str]) -> Iterator[str]:
     if used.isdisjoint({"model", "config"}):
         yield "No deployment to plan. Pass STACK, or --model ID and --accelerator NAME."
     elif not places and "compare" not in used:
-        yield "No accelerator. Pass --accelerator NAME, --device FIGURES, or --compare for all of them."
+        yield "No accelerator. Pass --accelerator NAME, or --compare for all of them."
     elif len(places) > 1 and "compare" not in used:
         yield "--accelerator and --device cannot be combined without --compare."
 

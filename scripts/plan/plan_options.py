@@ -59,7 +59,7 @@ class Question:
     ] = False
     save: Annotated[Path | None, Rare("Save the config read by --from-hub.", metavar="FOLDER", person=True)] = None
     draft_config: Annotated[
-        Path | None, Rare("config.json of a draft model that is not in the catalog.", person=True)
+        Path | None, Option("config.json of a draft model that is not in the catalog.", hidden=True, person=True)
     ] = None
     image: Annotated[
         str | None,
@@ -71,10 +71,11 @@ class Question:
     text_only: Annotated[bool, Rare("Serve text only, without memory for image, video and audio encoders.")] = False
     device: Annotated[
         str | None,
-        Rare(
+        Option(
             "Custom GPU instead of --accelerator: memory=24GiB,bandwidth=936GB/s,tflops=71. Optional: "
             "count=2, link=31.5GB/s, usable=23.6GiB, name=RTX 3090, usd=0.3/h. With --compare: an added row.",
             metavar="FIGURES",
+            hidden=True,
         ),
     ] = None
     prices: Annotated[Path | None, Rare("JSON file with prices that replace the shipped prices.", person=True)] = None

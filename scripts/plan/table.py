@@ -39,11 +39,48 @@ _VERDICTS: Final = {
 }
 
 
-def show(plan: Plan, wording: Wording, note: str = "", starts: Sequence[str] = ()) -> None:
-    """Print the plan on stdout, with a note about the model below the verdict, and paragraphs about later and faster starts below the start-up."""
+def show(plan: Plan, wording: Wording, note: str = "", starts: Sequence[str] = (), *, has_table: bool = False) -> None:
+    """Print the plan on stdout, with a note about the model below the verdict, and paragraphs about later and faster starts below the start-up.
+
+    A plan that does not fit has its reason below the verdict, and no figures of a server that runs. `has_table`: print the workload as a table.
+    """
+    console = _console()
+    _verdict(console, plan, wording)
+    if note:
+        paragraph(console, note)
+    console.print()
+    _memory(console, plan)
+    if plan.verdict != "out-of-memory":
+        _startup(console, plan, starts)
+    _figures(console, plan, has_load=not has_table)
+    if plan.fits and plan.workload is not None and has_table:
+        show_workload(plan, plan.workload)
+    shown = (*notes_of(plan), *(() if plan.fits else plan.stopping))
+    for finding in plan.findings:
+        if finding not in shown:
+            _finding(console, finding, wording, accepted=finding.id in plan.accepted)
+    if joined := together_text([one for one in plan.together if one not in plan.together_to_start], wording):
+        paragraph(console, joined)
+    if counted := counted_notes(plan):
+        paragraph(console, f"{counted}; --explain lists them")
+
+
+def show_verdict(plan: Plan, wording: Wording) -> None:
+    """Print the first line of the plan on stdout, and the findings that stop it."""
+    console = _console()
+    _verdict(console, plan, wording)
+    console.print()
+
+
+def _console() -> Console:
     console = screen(sys.stdout)
     if console.is_terminal:
         console.width = min(console.width, _MAX_WIDTH)
+    return console
+
+
+def _verdict(console: Console, plan: Plan, wording: Wording) -> None:
+    """Print the first line of a plan. If it does not fit, also the findings that stop it."""
     color, word = _VERDICTS[plan.verdict]
     if plan.fits and plan.margin:
         color, word = "bold yellow", f"fits, but may fail ({margin_words(plan.margin)})"
@@ -54,22 +91,10 @@ def show(plan: Plan, wording: Wording, note: str = "", starts: Sequence[str] = (
         _speed_and_price(plan) if plan.fits else "",
     )
     paragraph(console, title)
-    if note:
-        paragraph(console, note)
-    console.print()
-    _memory(console, plan)
-    _startup(console, plan, starts)
-    _figures(console, plan)
-    if plan.workload is not None:
-        _workload(console, plan, plan.workload)
-    notes = notes_of(plan)
-    for finding in plan.findings:
-        if finding not in notes:
-            _finding(console, finding, wording, accepted=finding.id in plan.accepted)
-    if joined := together_text(plan.together, wording):
+    for finding in () if plan.fits else plan.stopping:
+        _finding(console, finding, wording, accepted=False)
+    if joined := together_text(plan.together_to_start, wording):
         paragraph(console, joined)
-    if counted := counted_notes(plan):
-        paragraph(console, f"{counted}; --explain lists them")
 
 
 def _speed_and_price(plan: Plan) -> str:
@@ -245,13 +270,16 @@ def _usd_of(usd: float, rate: Band) -> str:
     return f"${figure(usd, ROUGH)} (${low} to ${high})"
 
 
-def _figures(console: Console, plan: Plan) -> None:
+def _figures(console: Console, plan: Plan, *, has_load: bool) -> None:
+    """Print speed and cost; of a plan that does not fit only the cost, without a price per token."""
     c = plan.cost
-    lines = list(_speed(plan))
+    lines = list(_speed(plan)) if plan.fits else []
+    if plan.fits and plan.workload is not None and has_load:
+        lines.append(("Load", _load(plan.workload)))
     if c.is_known:
         lines.append(("Cost", plan.bill))
         lines += [("Order" if index == 0 else "", line) for index, line in enumerate(order_lines(c.order))]
-        lines += [("", line) for line in _per_million(plan)]
+        lines += [("", line) for line in _per_million(plan) if plan.fits]
     elif plan.platform != "own":
         lines.append(("Cost", f"unknown: the price list has no price of {plan.accelerator}"))
     if metrics := _metrics(plan.running):
@@ -261,12 +289,27 @@ def _figures(console: Console, plan: Plan) -> None:
     console.print()
 
 
-def _workload(console: Console, plan: Plan, answer: WorkloadPlan) -> None:
+def _load(answer: WorkloadPlan) -> str:
+    """Return a workload that only the settings file states as one line."""
+    first, whole = answer.ttft_s, answer.request_s
+    return (
+        f"{_asked(answer)}: first token after {figure(first.typical, ROUGH)} s ({first.words}), "
+        f"whole request {figure(whole.typical, ROUGH)} s ({whole.words}); --explain has all figures"
+    )
+
+
+def _asked(answer: WorkloadPlan) -> str:
+    """Return the requests of a workload as text."""
     asked = answer.workload
     clients = f"{asked.rate_per_s:g} requests/s" if asked.rate_per_s is not None else number_of(answer.users, "user")
-    bound = _limit(answer.bound)
+    return f"{answer.prompt_tokens:,} tokens in, {asked.output_tokens:,} out, {clients}"
+
+
+def show_workload(plan: Plan, answer: WorkloadPlan) -> None:
+    """Print the figures of a workload as a table on stdout, with its limit."""
+    console = _console()
     shown = FittedTable(
-        f"Workload: {answer.prompt_tokens:,} tokens in, {asked.output_tokens:,} out, {clients}; {bound}",
+        f"Workload: {_asked(answer)}; {_limit(answer.bound)}",
         ("figure", *_BAND),
         numbers=_BAND,
     )

@@ -302,6 +302,32 @@ def test_a_table_shows_memory_start_up_cost_and_findings(run):
         assert part in out
 
 
+def test_a_plan_that_cannot_start_shows_its_reason_first_and_no_speed(run):
+    """One lacks memory, the other breaks a rule. --costs and --explain begin with the reason too."""
+    for words, verdict in ((TOO_LARGE, "out of memory"), ((*E2B, "--set", "vllm.tensorParallelSize=8"), "blocked")):
+        for more in ((), ("--workload", "in=100,out=100"), ("--costs",), ("--explain",)):
+            code, out, _ = run(*words, *more)
+            title, *rows = out.splitlines()
+            reasons = [row.split()[0] for row in rows if re.match(r"[A-Z]{3}\d\d block ", row)]
+            assert code == 2
+            assert verdict in title
+            assert rows[0].startswith(f"{reasons[0]} block ")
+            assert ("Start-up:" in out) == (verdict == "blocked" and more in {(), ("--workload", "in=100,out=100")})
+            if more not in {("--costs",), ("--explain",)}:
+                assert not re.search(r"tokens/s|tok/s|per 1M|━━╇", out)
+                assert "\n  Cost  " in out
+
+
+def test_only_a_stated_workload_has_a_table(run):
+    table, line = "time to first token, s", "\n  Load     1,500 tokens in, 300 out, 32 users: "
+    shown = run("--stack", "tpu-v6e1")[1]
+    assert (table in shown, line in shown) == (False, True)
+    assert line not in run(*E2B)[1]
+    for more in (("--workload", "in=1500,out=300,users=32"), ("--explain",)):
+        shown = run("--stack", "tpu-v6e1", *more)[1]
+        assert (table in shown, line in shown) == (True, False)
+
+
 def test_explaining_shows_the_arithmetic_and_keeps_the_exit_code(run):
     code, out, _ = run(*E2B, "--explain")
     assert code == 0

@@ -25,10 +25,10 @@ from tests.records import replace
 
 STACKS = [stack_of_file(path.name) for path in shipped_files(PROJECT) if path.parent == PROJECT]
 CLOSE = re.compile(r"█ weights|KV cache(?: of each of \d+ replicas)?: [\d,]+ tokens|Weights: ")
-ROUGH = re.compile(r"tok/s|tokens/s|per 1M output|requests/s|Preemption: ")
+ROUGH = re.compile(r"tok/s|tokens/s|per 1M output|requests/s|Preemption: |^  Load ")
 ROW = re.compile(r"^(\S[^│]+)│([^│]+)│([^│]+)│([^│]+)$")
 GIVEN = re.compile(
-    r"^.* on \S+ \([\w-]+\): |^.* fits on [^.]+\. |^Workload: .*|[\d.,]+ GiB (?:usable|budget|per device)|of [\d.]+ GiB|"
+    r"^.* on \S+ \([\w-]+\): |^.* fits on [^.]+\. |^Workload: .*|^  Load .*?: |[\d.,]+ GiB (?:usable|budget|per device)|of [\d.]+ GiB|"
     r"requests of [\d,]+ tokens|[\d,]+ concurrent requests? of this|for [\d,]+ concurrent|holds [\d,]+ requests?|but [\d,]+ run|1M output|\$[\d.,]+/h|"
     r"of each of \d+ replicas|\(\d+\)"
 )
@@ -54,7 +54,8 @@ def too_exact(line: str) -> list[str]:
 def check_digits(plan: Plan) -> None:
     """Assert that no line about figures of a plan, and of its headline, has more digits than are known. Findings compare amounts, so they may."""
     with redirect_stdout(io.StringIO()) as out:
-        show(replace(plan, findings=()), CommandWording())
+        for has_table in (False, True):
+            show(replace(plan, findings=()), CommandWording(), has_table=has_table)
     lines = (*out.getvalue().splitlines(), *headline(plan).splitlines())
     assert {line: found for line in lines if (found := too_exact(line))} == {}
 

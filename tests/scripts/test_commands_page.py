@@ -19,6 +19,7 @@ from tests.scripts.gemma.test_gemma import LEADS
 from tests.scripts.test_printed_commands import refusal_of, typed_form
 
 ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "reference" / "commands.md").read_text()
 SCREEN_LINES = 60
 
 
@@ -43,8 +44,17 @@ def test_each_help_has_an_example_and_leaves_exit_codes_to_the_page(lead, capsys
     with pytest.raises(SystemExit):
         main([*lead, "--help", "--all"])
     options = option_fields(call_of(ENTRIES[lead[0]], lead[1:]).command.options).values()
+    hidden = {option.flag for option in options if option.option.hidden}
     flags = {option.flag for option in options if not option.option.positional}
-    assert flags <= {*re.findall(r"--[a-z-]+", capsys.readouterr().out)}
+    shown = {*re.findall(r"--[a-z-]+", capsys.readouterr().out)}
+    assert flags & shown == flags - hidden
+    assert all(f"`{flag} " in PAGE for flag in hidden)
+
+
+def test_two_options_of_authors_keep_their_names_without_a_line_of_help():
+    kinds = [call_of(ENTRIES[lead[0]], lead[1:]).command.options for lead in LEADS]
+    hidden = {one.flag for kind in kinds for one in option_fields(kind).values() if one.option.hidden}
+    assert hidden == {"--device", "--draft-config"}
 
 
 NO_JSON = {("agent",), ("agent", "code"), ("preview", "plans")}

@@ -85,9 +85,7 @@ NEW = (
 )
 PLAN = (
     typed("plan --compare", "No deployment", "Pass STACK, or --model ID and --accelerator NAME."),
-    typed(
-        "plan --model E2B", "No accelerator", "Pass --accelerator NAME, --device FIGURES, or --compare for all of them."
-    ),
+    typed("plan --model E2B", "No accelerator", "Pass --accelerator NAME, or --compare for all of them."),
     typed(
         "plan --model llama --accelerator L4",
         '"llama"',
