@@ -9,7 +9,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from authors.tables import csv_text, table
-from gemma_serving.contracts.settings_files import shipped_files, stack_of_file
+from gemma_serving.contracts.settings_files import settings_file, shipped_files, stack_of_file
 from gemma_serving.gke.rules import GKE_RULES
 from gemma_serving.planning.cost.subject import examine, is_out_of_memory
 from gemma_serving.planning.data.checkpoints import ABSENT, CHECKPOINTS, Checkpoint, nearest_ids, with_owner
@@ -29,6 +29,7 @@ from gemma_serving.planning.model.spec import tensors
 from gemma_serving.planning.model.support import support_of
 from gemma_serving.planning.planner import plan
 from gemma_serving.planning.question.records import CRASHES, Crash
+from gemma_serving.planning.question.types import Plan
 from gemma_serving.planning.rules.findings import RULES, detected_findings
 from gemma_serving.planning.rules.security.advisories import ADVISORIES
 from gemma_serving.planning.settings.deployment import Deployment
@@ -36,7 +37,7 @@ from gemma_serving.planning.settings.image import image_of_version
 from gemma_serving.planning.settings.workload import parse_workload
 from gemma_serving.planning.solve.candidates import checkpoints_of, rentable_accelerators
 from gemma_serving.planning.solve.search import ServiceLimits, solve
-from gemma_serving.planning.units import ROUGH, figure, to_gib
+from gemma_serving.planning.units import ROUGH, duration, figure, to_gib
 from gemma_serving.scripts.plan.solve import HEADINGS, solution_cells
 from gemma_serving.stacks.loading import from_file
 from gemma_serving.stacks.planned import to_deployment
@@ -46,6 +47,12 @@ _SHOWN_NEAR: Final = 3
 _WORKLOAD: Final = "in=4000,out=500,users=32"
 _EXAMPLE: Final = parse_workload(_WORKLOAD)
 """The question of docs/planning.md."""
+_FIRST_STACKS: Final = ("tpu-v6e1", "tpu-v6e4-31b", "l4-12b-qat", "l4-qat", "rtx6000-31b")
+"""Stacks of README.md."""
+_OWN_26B: Final = "google/gemma-4-26B-A4B-it"
+_PRECISION: Final = {"w4a16": "4-bit"}
+_CHIPS: Final = {"1": "one", "4": "four"}
+_DAY_H: Final = 24
 
 
 def tables() -> Mapping[str, str]:
@@ -66,6 +73,9 @@ def tables() -> Mapping[str, str]:
             "stack | description | start-up | tokens/s (one request) | tokens/s (all) | price",
             map(_stack_row, shipped_files(ROOT)),
         ),
+        "first-costs": _first_costs(),
+        "first-stacks": _first_stacks(),
+        "judged-stacks": _judged_stacks(),
         "vulnerabilities": table("image | vLLM | stacks | published vulnerabilities that apply", _vulnerable_rows()),
     }
 
@@ -155,6 +165,77 @@ def _stack_row(path: Path) -> Sequence[str]:
         figure(speed.decode_tok_per_s, ROUGH),
         figure(speed.saturated_tok_per_s, ROUGH),
         f"${cost.usd_per_hour:,.2f} per hour, ${cost.most_usd:,.2f} maximum ({cost.most_usd_basis})",
+    )
+
+
+def _first_plans() -> Mapping[str, Plan]:
+    """Return the plan of each stack of README.md."""
+    files = {name: settings_file(name, ROOT) for name in _FIRST_STACKS}
+    return {name: plan(to_deployment(from_file(path, project="my-project"))) for name, path in files.items()}
+
+
+def _first_costs() -> str:
+    """Return what the stacks of README.md cost, as sentences."""
+    plans = sorted(_first_plans().values(), key=lambda one: one.cost.usd_per_hour)
+    least, most = (f"${one.cost.usd_per_hour:.2f} ({_hardware_of(one)})" for one in (plans[0], plans[-1]))
+    stopped = [one for one in plans if one.running.idle_billing_s]
+    stays = sorted(_usd_per_idle_month(one) for one in stopped)
+    idle = duration(stopped[0].running.idle_billing_s)
+    return (
+        f"**It costs** what Google bills your project: {least} to {most} per hour while a server runs; the software is free.\n"
+        f"On Cloud Run, a server stops {idle} after its last request, and ${stays[0]:.2f} to ${stays[-1]:.2f} per month remain. "
+        "A TPU costs its full price until a teardown or the end of its run.\n"
+    )
+
+
+def _first_stacks() -> str:
+    """Return the table of README.md, the number of all stacks, and what Google's own weights of the repack cost."""
+    head = "stack | Gemma 4 weights | hardware | start | per hour | per day | without requests"
+    rows = [(f"`{name}`", *_first_row(planned)) for name, planned in _first_plans().items()]
+    own = plan(Deployment(model=_OWN_26B, accelerator="RTX PRO 6000"))
+    return (
+        f"{table(head, rows)}\n"
+        "Planned values at prices of 2026; those of TPUs are as public logs report them: "
+        f"[all {len(shipped_files(ROOT))} stacks](docs/reference/stacks.md), [costs that the prices exclude](docs/costs.md#bill-items).\n"
+        f"Google publishes no 4-bit 26B-A4B; its own `{_OWN_26B}` needs an {own.accelerator}, at ${own.cost.usd_per_hour:.2f} per hour.\n"
+    )
+
+
+def _first_row(planned: Plan) -> Sequence[str]:
+    (size,) = re.findall(r"/gemma-4-(E\dB|\d+B(?:-A4B)?)-it", planned.model)
+    owner = "an individual's repack" if CHECKPOINTS[planned.model].is_personal else "by Google"
+    usd, run = planned.cost.usd_per_hour, planned.cost.most_usd_basis.removeprefix("one run of ")
+    idle = planned.running.idle_billing_s
+    after = f"{duration(idle)} at full price, then ${_usd_per_idle_month(planned):.2f} per month"
+    return (
+        f"{size}, {_PRECISION.get(planned.quantization, planned.quantization)}, {owner}",
+        _hardware_of(planned),
+        planned.startup.ready_words.removeprefix("about ").replace(" ", "&nbsp;"),
+        f"${usd:.2f}",
+        f"${_DAY_H * usd:.2f}",
+        after if idle else f"full price until the run expires ({run})",
+    )
+
+
+def _hardware_of(planned: Plan) -> str:
+    if planned.platform == "cloud-run":
+        return f"Cloud Run, one {planned.accelerator}"
+    generation, _, chips = planned.accelerator.rpartition("-")
+    return f"{_CHIPS[chips]} {generation} {'chip' if chips == '1' else 'chips'}"
+
+
+def _usd_per_idle_month(planned: Plan) -> float:
+    return sum(part.usd for part in planned.running.bill if part.basis == "month")
+
+
+def _judged_stacks() -> str:
+    """Return of how many TPU stacks Google's compiler judged memory and programs, as a sentence."""
+    answers = json.loads((ROOT / "judges" / "compiled" / "answers.json").read_text(encoding="utf-8"))
+    names = [stack_of_file(path.name) for path in shipped_files(ROOT)]
+    judged = [answers[name] for name in names if name.startswith("tpu-")]
+    built, compiled = (sum(bool(one[key]) for one in judged) for key in ("built", "programs"))
+    return (
+        f"The compiler judged the memory of {built} of the {len(judged)} TPU stacks, and the programs of {compiled}.\n"
     )
 
 

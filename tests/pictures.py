@@ -31,8 +31,8 @@ PLAN_COLUMNS = 80
 TEARDOWN_COLUMNS = 64
 """Columns of the terminal of a teardown, which a phone shows at 0.6 of its size."""
 CHAT_COLUMNS = 59
-"""Columns of the terminal of a chat, which breaks rows inside words: at these, the simulated answer breaks between them."""
-CHAT = ("chat", STACK, "Say hello.")
+"""Columns of the terminal of a chat, which breaks rows inside words: its rows fit."""
+CHAT = ("chat", STACK, "Say exactly: Hello from your own project.")
 TEARDOWN = ("teardown", STACK, "--yes")
 REFUSED = ("plan", "--model", "google/gemma-4-12B-it", "--accelerator", "L4")
 """A deployment that the plan stops."""

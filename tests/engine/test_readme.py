@@ -1,4 +1,4 @@
-"""The README is real: the demo and the planner's examples run, other commands take the options that they are shown with, figures are the plan's.
+"""The README is real: the demo and the planner's examples run, other commands take the options that they are shown with, figures are generated.
 
 tests/scripts/test_commands_page.py reads the other lines of `gemma`.
 """
@@ -21,13 +21,14 @@ from gemma_serving.scripts.gemma.first import FIRST_DAY
 from gemma_serving.stacks.loading import from_file
 from gemma_serving.stacks.planned import headline, to_deployment
 from localcloud import cli
+from tests.pictures import words_of
 
 ROOT = Path(__file__).resolve().parents[2]
 README = "\n".join(page.read_text() for page in (ROOT / "README.md", ROOT / "docs" / "get-started.md")).replace(
     "&nbsp;", " "
 )
-JUDGED = ROOT / "judges" / "compiled" / "answers.json"
-"""Answers of Google's compiler by stack."""
+SIXTY_SECONDS = 240
+"""Words that are read in a minute."""
 STACKS_PAGE = (ROOT / "docs" / "reference" / "stacks.md").read_text()
 BLOCKS = re.findall(r"```sh\n(.*?)```", README, flags=re.DOTALL)
 INLINE = re.findall(r"`((?:make|pulumi|python -m) [^`]+)`", README)
@@ -118,20 +119,44 @@ def test_the_settings_file_of_the_readme_has_twelve_lines_and_the_plan_of_tpu_v6
     assert (own.memory, own.known_startup) == (shipped.memory, shipped.known_startup)
 
 
-def test_other_figures_of_the_readme_are_those_that_commands_and_files_have(printed):
-    page, stacks, answers = (ROOT / "README.md").read_text(), shipped_files(ROOT), json.loads(JUDGED.read_text())
-    judged = [answers[name] for path in stacks if (name := path.name.split(".")[1]).startswith("tpu-")]
-    built = sum(one["built"] is not None for one in judged)
-    compiled = sum(bool(one["programs"]) for one in judged)
-    assert f"memory of {built} of the {len(judged)} TPU stacks, and programs of {compiled}." in page
-    assert f"[all {len(stacks)} stacks](docs/reference/stacks.md)" in page
-    (needs, usable) = re.search(r"it needs ([\d.]+) GiB of ([\d.]+), ", page).groups()
-    refused = printed("plan", "--model", "google/gemma-4-12B-it", "--accelerator", "L4")
-    assert re.search(rf"needs {needs} GiB of GPU memory .*, {usable} GiB is usable", refused)
-    (price,) = re.findall(r"`google/gemma-4-26B-A4B-it` needs an RTX PRO 6000, at (\$[\d.]+) per hour", page)
-    words = ("--model", "google/gemma-4-26B-A4B-it", "--accelerator")
-    assert "does not fit on L4" in printed("plan", *words, "L4")
-    assert f", {price}/h" in printed("plan", *words, "RTX PRO 6000")
+def hand_written_figures(page):
+    """Return the figures of a page that no generator wrote: amounts, durations, sizes and counts of stacks."""
+    text = re.sub(r"<!-- generated.*?<!-- end -->|```.*?```", "", page, flags=re.DOTALL)
+    return re.findall(r"\$\d\S*|\d[\d.,]*(?:&nbsp;| )(?:min|minutes|hours|h|s|GiB|GB|MB|stacks|tokens)\b", text)
+
+
+def test_every_figure_of_the_readme_is_generated():
+    page = (ROOT / "README.md").read_text()
+    assert hand_written_figures(page) == []
+    for planted in ("$1.05 per hour", "24.9 GiB", "15 stacks", "4&nbsp;min"):
+        assert len(hand_written_figures(f"{page}{planted}\n")) == 1
+
+
+def test_the_readme_says_for_whom_and_what_it_costs_before_anything_is_run():
+    page = (ROOT / "README.md").read_text()
+    order = (
+        "**Status: ",
+        "## Is it for you?",
+        "**Use something else if**",
+        "**It costs** ",
+        "![",
+        "```sh\nmake demo\nmake test\n```",
+    )
+    places = [page.index(words) for words in order]
+    assert places == sorted(places)
+    assert page.count("![") == 1
+    assert page.index("```") == places[-1]
+    shown = re.sub(r"<!--.*?-->|!\[.*?\)|\]\(.*?\)", "", page[: places[-1]])
+    assert len(shown.split()) <= SIXTY_SECONDS
+
+
+def test_the_picture_of_the_readme_is_what_its_command_prints():
+    page = (ROOT / "README.md").read_text()
+    (picture,) = re.findall(r"\]\((docs/images/[a-z-]+\.svg)\)", page)
+    (command,) = re.findall(r"`(gemma plan [^`]*)`", page)
+    first, reason = words_of((ROOT / picture).read_text()).splitlines()[1:4:2]
+    assert first == f"$ {command}"
+    assert reason.startswith("FIT01 block google/gemma-4-12B-it does not fit on L4: ")
 
 
 def test_each_price_that_a_page_states_of_a_stack_is_its_plans(printed):

@@ -1,4 +1,4 @@
-"""Page about the ledger: `python -m localcloud.ledger.page` prints docs/authors/assumptions.md, with `sentence` README's sentence."""
+"""Page about the ledger: `python -m localcloud.ledger.page` prints docs/authors/assumptions.md, with `sentence` the sentences of docs/judged.md."""
 
 import sys
 from collections import Counter
@@ -54,13 +54,13 @@ _KNOWN_SOURCES = {
 
 
 def sentence(ledger: Ledger) -> str:
-    """Return the numbers of critical entries, of those that were tried, and of all entries, as README's sentences."""
+    """Return the numbers of critical entries, of those that were tried, and of all entries, as sentences of docs/judged.md."""
     tried = sum(bool(entry.tried) for entry in ledger.critical)
     return (
         f"**{len(ledger.critical)} assumptions about Google are critical, and {tried or 'none'} of them were tried on Google Cloud**: "
         "if one is false, a stack does not serve, cannot be reached, or stays billed.\n"
-        "[One evening, ten dollars](docs/one-evening.md) tries them on your project.\n"
-        f"In all, the simulation makes {len(ledger.assumptions)} [assumptions](docs/authors/assumptions.md) of high weight.\n"
+        "[One evening, ten dollars](one-evening.md) tries them on your project.\n"
+        f"In all, the simulation makes {len(ledger.assumptions)} [assumptions](authors/assumptions.md) of high weight.\n"
     )
 
 
