@@ -147,13 +147,14 @@ def _federated_token(audience: str) -> tuple[str | None, str]:
         return None, ""
     import google.auth.exceptions  # noqa: PLC0415 - as above
     import google.auth.transport.requests  # noqa: PLC0415 - the same
-    from google.auth import identity_pool  # noqa: PLC0415 - the same
+    from google.auth import aws, identity_pool  # noqa: PLC0415 - the same
 
-    library: Any = identity_pool
     try:
         known = as_mapping(json.loads(Path(path).read_text(encoding="utf-8")))
         if known.get("type") != "external_account":
             return None, ""
+        is_aws = "environment_id" in as_mapping(known.get("credential_source"))
+        library: Any = aws if is_aws else identity_pool
         credentials: Any = library.Credentials.from_info(known, scopes=[_CLOUD_SCOPE])
         account: str | None = credentials.service_account_email
         if account is None:

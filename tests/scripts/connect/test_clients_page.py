@@ -175,11 +175,16 @@ def ran(url, command, **options):
 
 
 def test_each_client_has_a_block():
-    assert {"OpenAI SDK", "curl", "LangChain", "LiteLLM", "LlamaIndex", "Another Cloud Run service"} <= set(BLOCKS)
+    assert {"OpenAI SDK", "curl", "LangChain", "LiteLLM", "LlamaIndex", "JSON by a schema"} <= set(BLOCKS)
 
 
 @pytest.mark.parametrize(
-    "client", ["OpenAI SDK", *(pytest.param(each, marks=pytest.mark.long) for each in sorted(OWN_ENVIRONMENT))]
+    "client",
+    [
+        "OpenAI SDK",
+        "JSON by a schema",
+        *(pytest.param(each, marks=pytest.mark.long) for each in sorted(OWN_ENVIRONMENT)),
+    ],
 )
 def test_a_python_block_gets_a_completion(server, client, request):
     python = request.getfixturevalue("python_of_clients") if client in OWN_ENVIRONMENT else sys.executable

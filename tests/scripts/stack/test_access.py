@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from google.auth import identity_pool
+from google.auth import aws, identity_pool
+from google.auth.exceptions import RefreshError
 
 from gemma_serving.contracts.fields import from_json
 from gemma_serving.contracts.outputs import StackOutputs
@@ -275,14 +276,31 @@ def test_a_workload_identity_federation_has_the_token_of_its_account(tmp_path, m
         assert json.loads(body) == {"audience": "https://s.run.app", "includeEmail": True}
 
 
-def configure_federation(tmp_path, monkeypatch, base, *, impersonates):
+@pytest.mark.parametrize(
+    ("source", "kind"),
+    [
+        ({"url": "http://169.254.169.254/metadata/identity", "format": {"type": "text"}}, identity_pool.Credentials),
+        ({"environment_id": "aws1", "regional_cred_verification_url": "https://sts.{region}.invalid"}, aws.Credentials),
+    ],
+    ids=["Azure", "AWS"],
+)
+def test_a_federation_of_another_cloud_has_the_credentials_of_that_cloud(tmp_path, monkeypatch, source, kind):
+    def subject(_self, _request):
+        raise RefreshError("no such cloud here")
+
+    monkeypatch.setattr(kind, "retrieve_subject_token", subject)
+    configure_federation(tmp_path, monkeypatch, "http://127.0.0.1:9", impersonates=True, source=source)
+    assert access._federated_token("https://s.run.app") == (None, "no such cloud here")
+
+
+def configure_federation(tmp_path, monkeypatch, base, *, impersonates, source=None):
     (tmp_path / "subject").write_text("a-token-of-the-workflow")
     config = {
         "type": "external_account",
         "audience": "//iam.googleapis.com/projects/1/locations/global/workloadIdentityPools/p/providers/g",
         "subject_token_type": "urn:ietf:params:oauth:token-type:jwt",
         "token_url": f"{base}/sts",
-        "credential_source": {"file": str(tmp_path / "subject")},
+        "credential_source": source or {"file": str(tmp_path / "subject")},
         **({"service_account_impersonation_url": f"{base}{ACCOUNT}:generateAccessToken"} if impersonates else {}),
     }
     (tmp_path / "federation.json").write_text(json.dumps(config))
