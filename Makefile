@@ -76,7 +76,7 @@ AUDITORS = { test -x .audit/bin/python || .venv/bin/python -m venv --without-pip
 
 # Published vulnerabilities of the locked packages. A package that the index does not report on fails too. SECURITY.md names the lock files that are
 # excluded. Each is bound to an older release (gemma_serving/planning/data/advisories.json covers the images).
-AUDITED = requirements.txt requirements/agent.txt requirements/gke.txt requirements/dev.txt packages/localcloud/requirements.txt packages/gcp-tpu/requirements.txt packages/loadtest/requirements.txt tools/installer.txt tools/audit.txt tools/site.txt authors/release/backend.txt tests/scripts/connect/clients.txt judges/tpu_compiler/locks/0.32.0.txt
+AUDITED = requirements.txt requirements/agent.txt requirements/gke.txt requirements/images.txt requirements/dev.txt packages/localcloud/requirements.txt packages/gcp-tpu/requirements.txt packages/loadtest/requirements.txt tools/installer.txt tools/audit.txt tools/site.txt authors/release/backend.txt tests/scripts/connect/clients.txt judges/tpu_compiler/locks/0.32.0.txt
 audit: setup  #m Check the locked packages for vulnerabilities.
 	@$(AUDITORS)
 	@failed=0; for file in $(AUDITED); do \
@@ -124,6 +124,7 @@ lock:  #m Lock the requirements.
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes --constraints requirements.txt packages/loadtest/requirements.in -o packages/loadtest/requirements.txt
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes --constraints requirements.txt requirements/agent.in -o requirements/agent.txt
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes --constraints requirements.txt requirements/gke.in -o requirements/gke.txt
+	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes --constraints requirements.txt requirements/images.in -o requirements/images.txt
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes requirements/dev.in -o requirements/dev.txt
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes -c requirements.txt packages/gcp-tpu/pyproject.toml -o packages/gcp-tpu/requirements.txt
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes tools/installer.in -o tools/installer.txt

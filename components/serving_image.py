@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Final
 
 import pulumi
 import pulumi_gcp as gcp
 
+from gemma_serving.contracts.installation import install_sentence
 from gemma_serving.contracts.labels import Ownership
 from gemma_serving.planning.settings.image import in_artifact_registry
 
@@ -65,6 +67,9 @@ class ServingImage:
 
     def __init__(self, name: str, args: ServingImageArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         building = args.build_context is not None
+        if building and find_spec("pulumi_docker") is None:
+            what = f'ServingImage "{name}": the package pulumi-docker, which builds images, is not installed.'
+            raise pulumi.RunError(f"{what} {install_sentence('images')}")
         self.grants, self.repositories = [], {}
         if in_artifact_registry(args.upstream) and not building:
             host, project, repository, _ = args.upstream.split("/", 3)

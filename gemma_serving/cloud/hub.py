@@ -48,9 +48,14 @@ def lost_connections() -> tuple[type[Exception], ...]:
     Threads share a client, which each of them closes when it gets no connection. Requests on it then raise
     RuntimeError, and AttributeError at that moment (huggingface_hub 2.4).
     """
-    import httpx2  # noqa: PLC0415 - the hub client's HTTP library, whose errors it passes on
+    return connection_error(), RuntimeError, AttributeError
 
-    return httpx2.TransportError, RuntimeError, AttributeError
+
+def connection_error() -> type[Exception]:
+    """Return the base of the errors of the HTTP library that the hub's client uses, which it passes on."""
+    from huggingface_hub.errors import HfHubHTTPError  # noqa: PLC0415 - slow to load
+
+    return next(kind for kind in HfHubHTTPError.__bases__ if kind is not OSError)
 
 
 def main_commit(model: str, *, token: str | bool | None = None) -> Present[str] | Unknown:

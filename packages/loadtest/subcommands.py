@@ -15,6 +15,7 @@ from loadtest.load_options import CompareOptions, LoadTestOptions, ReportFolder
 from loadtest.measure import points_text
 from loadtest.planned import plan_match
 from loadtest.progress import Reporter, say
+from loadtest.reports.charts import charts_missing
 from loadtest.reports.report import write_reports
 from loadtest.settings import SweepSettings
 from loadtest.steady import LISTS
@@ -82,6 +83,8 @@ def compare(options: CompareOptions) -> int:
 def report(options: ReportFolder) -> int:
     """Regenerate the report, the charts and summary.csv of a folder from its results.jsonl."""
     files = [str(path) for path in write_reports(options.folder)]
+    if missing := charts_missing():
+        say(OWN.name, missing)
     print_text(json.dumps({"schema_version": 1, "files": files}) if options.as_json else "\n".join(files))
     return DONE
 
@@ -138,6 +141,7 @@ def conclude(settings: SweepSettings, outcome: SweepOutcome, program: CallingPro
         command = _continuation(settings, program)
     elif files:
         lines.append(f"{points_text(outcome.stored)} in {settings.out}, report: {settings.out / 'report.html'}")
+        lines += [missing] if (missing := charts_missing()) else []
     for number, line in enumerate(lines, start=1):
         say(program.name, line, command if number == len(lines) else "")
     return files

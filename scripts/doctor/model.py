@@ -12,7 +12,7 @@ import requests
 from google.auth.exceptions import GoogleAuthError
 
 from gemma_serving.cloud.google_session import GoogleListError
-from gemma_serving.cloud.hub import main_commit
+from gemma_serving.cloud.hub import connection_error, main_commit
 from gemma_serving.cloud.secret_values import UnusableVersionError, read_secret
 from gemma_serving.contracts.answers import Present
 from gemma_serving.contracts.errors import ScriptError
@@ -119,7 +119,6 @@ def weights(settings: Settings, stack: str) -> Iterator[Diagnosis]:
 
 
 def _hub(checkup: Checkup, settings: Settings, file: LoadedRepository) -> Iterator[Diagnosis]:
-    import httpx2  # noqa: PLC0415 - the hub client's HTTP library, whose errors it passes on
     from huggingface_hub import HfApi  # noqa: PLC0415 - slow to load
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, OfflineModeIsEnabled  # noqa: PLC0415 - slow to load
 
@@ -148,9 +147,9 @@ def _hub(checkup: Checkup, settings: Settings, file: LoadedRepository) -> Iterat
             yield _no_repository(checkup.stack, file, login)
         else:
             yield unknown(f"the hub returned HTTP {status}", required=False)
-    except (OSError, OfflineModeIsEnabled, httpx2.TransportError) as error:
-        is_tried = isinstance(error, httpx2.NetworkError | httpx2.TimeoutException | httpx2.ProxyError)
-        fault = "cannot reach the hub from this machine" if is_tried else "the hub gave no usable response"
+    except (OSError, OfflineModeIsEnabled, connection_error()) as error:
+        is_tried = isinstance(error, connection_error())
+        fault = "the connection to the hub failed" if is_tried else "the hub gave no usable response"
         yield unknown(f"{fault} ({type(error).__name__})", required=False)
     else:
         yield ok(f"{file.name} is readable ({f'the token of {origin}' if token else 'no token needed'})")
@@ -179,7 +178,6 @@ def _setting(stack: str, file: LoadedRepository, key: str, value: str) -> str:
 
 def _commit(stack: str, settings: Settings, file: LoadedRepository, token: str | None) -> Diagnosis:
     """Check that the hub has the commit of the settings; without one, report the commit of its main branch and how to set it."""
-    import httpx2  # noqa: PLC0415 - the hub client's HTTP library, whose errors it passes on
     from huggingface_hub import HfApi  # noqa: PLC0415 - slow to load
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled, RevisionNotFoundError  # noqa: PLC0415
 
@@ -193,7 +191,7 @@ def _commit(stack: str, settings: Settings, file: LoadedRepository, token: str |
         commit = newest.value if isinstance(newest, Present) else "A_COMMIT_OF_THE_MODEL"
         fix = _setting(stack, file, "modelRevision", commit)
         return line(missing(f"{name} has no commit {wanted}", f"{fix} (https://huggingface.co/{name}/commits/main)"))
-    except (HfHubHTTPError, OSError, OfflineModeIsEnabled, httpx2.TransportError, KeyError, ValueError) as error:
+    except (HfHubHTTPError, OSError, OfflineModeIsEnabled, connection_error(), KeyError, ValueError) as error:
         why = f"the hub did not return the commits of {name} ({type(error).__name__})"
         return line(unknown(why, required=False))
     if not found:

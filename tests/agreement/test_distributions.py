@@ -97,6 +97,8 @@ def test_everything_that_a_distribution_imports_is_named_by_its_requirements(hom
     assert setuptools_of(home)["dynamic"]["dependencies"] == {"file": ["requirements.in"]}
     wanted, found = names(home / "requirements.in"), imported(home, files_of(home, "*.py"))
     assert wanted <= names(home / "requirements.txt")
+    extras = tomllib.loads((home / "pyproject.toml").read_text())["project"].get("optional-dependencies", {})
+    wanted |= {normal(Requirement(line).name) for lines in extras.values() for line in lines}
     brought = {name: modules_of(name) for name in wanted}
     known = {home.name, *NAMESPACES[home.name]}.union(sys.stdlib_module_names, *brought.values())
     assert {module: places for module, places in found.items() if module not in known} == {}

@@ -7,6 +7,7 @@ import pulumi
 import pulumi_gcp as gcp
 import pytest
 
+from gemma_serving.components import serving_image
 from gemma_serving.components.model_bucket import ModelBucket, ModelBucketArgs
 from gemma_serving.components.private_network import PrivateNetwork, PrivateNetworkArgs, subnet_range
 from gemma_serving.components.serving_image import ServingImage, ServingImageArgs, UpstreamAccount
@@ -220,6 +221,21 @@ def test_a_built_image_starts_from_the_pinned_one_and_is_used_by_its_own_digest_
     assert recorder.one("docker:index/image").inputs["build"]["args"] == {"BASE_IMAGE": f"vllm/vllm-openai@{DIGEST}"}
     repository = recorder.one("artifactregistry/repository:Repository").inputs
     assert (repository["location"], repository["mode"]) == ("us-east4", "STANDARD_REPOSITORY")
+
+
+def test_without_the_extra_a_built_image_is_refused_before_it_declares_anything(declare, monkeypatch):
+    monkeypatch.setattr(serving_image, "find_spec", {}.get)
+
+    def program():
+        with pytest.raises(pulumi.RunError) as raised:
+            ServingImage("image", replace(IMAGE, build_context="./image"))
+        return str(raised.value)
+
+    recorder, said = declare(program)
+    assert said.startswith(
+        'ServingImage "image": the package pulumi-docker, which builds images, is not installed. Run `'
+    )
+    assert recorder.declared == []
 
 
 @pytest.mark.parametrize("kind", ["network", "subnetwork", "firewall", "router:"])

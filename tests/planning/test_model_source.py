@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx2
 import huggingface_hub
 import pytest
+
+from gemma_serving.cloud.hub import connection_error
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "tests" / "fixtures" / "models" / "other-8b"
@@ -39,7 +40,7 @@ def hub(monkeypatch):
     class Api:
         def model_info(self, model, **_):
             if model == "org/unreachable":
-                raise httpx2.ConnectError("no route")
+                raise connection_error()("no route")
             if model == "org/one-file":
                 return Info(siblings=[files[0], File("model.safetensors", 16_060_522_496), *files[4:]])
             return Info(siblings=files if model == "org/other-8b" else files[1:])
@@ -73,7 +74,7 @@ def test_what_the_hub_said_can_be_kept_for_a_stack(run, hub, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (("--model", "org/unreachable", "--from-hub"), 1, "cannot be reached (ConnectError); pass --config FILE"),
+        (("--model", "org/unreachable", "--from-hub"), 1, "cannot be reached (HTTPError); pass --config FILE"),
         (("--model", "org/no-config", "--from-hub"), 1, "org/no-config has no config.json on the hub"),
     ],
 )

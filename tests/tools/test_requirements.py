@@ -22,6 +22,7 @@ PRODUCT = (
 )
 AGENT = ROOT / "scripts" / "agent"
 GKE = ROOT / "components" / "gke_model_server.py"
+IMAGE = ROOT / "components" / "serving_image.py"
 CHILD = ROOT / "judges" / "tpu_compiler" / "server"
 """Runs in an environment of its own, whose packages are in `judges/tpu_compiler/locks/`."""
 OWN = {"authors", "gcp_tpu_provider", "gemma_serving", "judges", "loadtest", "localcloud", "tests", "tools"}
@@ -29,6 +30,8 @@ SHARED = {"google"}
 """Import names of several distributions: which one is meant, a name does not say."""
 WRITTEN = {"beside", "googlecloudsdk"}
 """Imported by programs that a file holds as text."""
+MOST_PACKAGES = 76
+"""Of a user who deploys. A package above it needs a reason in docs/architecture.md and another one that goes."""
 BASE = ("requirements/plan.in", "requirements/base.in")
 
 
@@ -63,9 +66,10 @@ def test_the_product_names_what_it_imports_and_each_extra_its_own_packages():
     product = {path for room in PRODUCT for path in (ROOT / room).rglob("*.py")} | {ROOT / "__main__.py"}
     product = {path for path in product if CHILD not in path.parents}
     agent = {path for path in product if AGENT in path.parents}
-    assert strangers(product - agent - {GKE}, named(*BASE)) == set()
+    assert strangers(product - agent - {GKE, IMAGE}, named(*BASE)) == set()
     assert strangers(agent, named(*BASE, "requirements/agent.in")) == set()
     assert strangers({GKE}, named(*BASE, "requirements/gke.in")) == set()
+    assert strangers({IMAGE}, named(*BASE, "requirements/images.in")) == set()
 
 
 def test_the_tests_and_the_authors_name_what_they_import():
@@ -97,12 +101,29 @@ def test_no_wheel_pins_a_package_of_others():
     assert exact == {f"{name}=={VERSION}" for name in own}
 
 
+def test_the_architecture_page_has_the_reason_for_each_library():
+    page = (ROOT / "docs" / "architecture.md").read_text().partition("\n## Libraries\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| ([\w, -]+) \| `?(\w+)`? \| .{20,} \|$", page, re.MULTILINE)
+    listed = {extra: {each for names, own in rows if own == extra for each in names.split(", ")} for _, extra in rows}
+    files = {"plan": "plan", "deploy": "base", "images": "images", "gke": "gke", "agent": "agent"}
+    assert listed == {extra: named(f"requirements/{file}.in") for extra, file in files.items()}
+
+
+def test_a_deployment_has_few_packages():
+    """Without those for other platforms: colorama for Windows, httpx2-jsfetch for browsers."""
+    lock = (ROOT / "requirements.txt").read_text()
+    locked = {line.partition("==")[0] for line in lock.splitlines() if re.match(r"[\w-]+==", line)}
+    ours = named("requirements/wheels.in") | {"gemma-serving"}
+    assert len(locked - {"colorama", "httpx2-jsfetch"} | ours) <= MOST_PACKAGES
+
+
 def test_what_is_named_is_locked():
     locks = {
         "plan": "requirements.txt",
         "base": "requirements.txt",
         "agent": "requirements/agent.txt",
         "gke": "requirements/gke.txt",
+        "images": "requirements/images.txt",
         "dev": "requirements/dev.txt",
     }
     for name, lock in locks.items():

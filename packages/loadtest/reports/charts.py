@@ -4,8 +4,11 @@ A chart has no script and loads nothing. The tooltip of a mark is its title.
 """
 
 import math
+import shlex
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from itertools import chain
 from statistics import fmean
 from typing import Any, Final, Literal, TypeAlias, TypeVar
@@ -30,6 +33,8 @@ LOOK: Final = {
     "opacity": "1", "stroke_opacity": "1", "stroke_width": "2",
     "guide_stroke_color": "#d9dee6", "major_guide_stroke_color": "#d9dee6", "guide_stroke_dasharray": "none", "transition": "0s",
 }  # fmt: skip
+REQUIREMENT: Final = "pygal>=3.1.3"
+"""The extra `charts`."""
 DASHES: Final = {"dasharray": "6, 4"}
 HOLLOW: Final = "fill: #ffffff"
 LOG_RANGE: Final = 20.0
@@ -113,6 +118,14 @@ class ChartGroup:
     title: str
     charts: Sequence[LineChart]
     folded: bool
+
+
+def charts_missing() -> str:
+    """Return why a report has no charts and how to add them. Empty if it has charts."""
+    if find_spec("pygal") is not None:
+        return ""
+    command = shlex.join([sys.executable, "-m", "pip", "install", REQUIREMENT])
+    return f"the report has no charts, because the package pygal is not installed. To add them, run `{command}`, then `report` with the folder."
 
 
 def chart_svg(chart: LineChart) -> str:

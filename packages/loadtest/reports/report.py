@@ -10,7 +10,14 @@ from typing import Any, Final
 from loadtest.client.json_values import as_mapping
 from loadtest.errors import SweepError
 from loadtest.measure import point_text
-from loadtest.reports.charts import ChartGroup, LineChart, chart_svg, charts_over_load, distributions
+from loadtest.reports.charts import (
+    ChartGroup,
+    LineChart,
+    chart_svg,
+    charts_missing,
+    charts_over_load,
+    distributions,
+)
 from loadtest.reports.facts import sweep_facts
 from loadtest.reports.pages import page
 from loadtest.reports.table import Result, columns_of
@@ -21,14 +28,14 @@ POINT_FIELDS: Final = ("mode", "level", "input_tokens", "output_tokens", "repeat
 
 
 def write_reports(folder: Path) -> list[Path]:
-    """Regenerate all reports and return their paths. Raises SweepError if the folder has no results."""
+    """Regenerate all reports and return their paths: without charts if pygal is not installed. Raises SweepError if the folder has no results."""
     order = ("mode", "output_tokens", "input_tokens", "level", "repeat")
     results = sorted(read_results(folder), key=lambda result: [result["point"][name] for name in order])
     if not results:
         raise SweepError(f"{folder} has no complete point yet. Run or resume the sweep first.")
     run = read_run(folder)
     shown = [judged(result) for result in results]
-    groups = report_charts(run, shown)
+    groups = () if charts_missing() else report_charts(run, shown)
     drawings = {chart.key: chart_svg(chart) for group in groups for chart in group.charts}
     texts = {
         folder / "report.html": page(
@@ -42,7 +49,8 @@ def write_reports(folder: Path) -> list[Path]:
         folder / "summary.csv": summary_csv(results),
         **{folder / "charts" / f"{key}.svg": drawing for key, drawing in drawings.items()},
     }
-    (folder / "charts").mkdir(exist_ok=True)
+    if drawings:
+        (folder / "charts").mkdir(exist_ok=True)
     for path, text in texts.items():
         write_whole(path, text)
     return list(texts)

@@ -4,16 +4,21 @@ import os
 import re
 import shutil
 import subprocess
+import tomllib
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 
+from loadtest.__main__ import main
+from loadtest.reports import charts
 from loadtest.reports.facts import sweep_facts
 from loadtest.reports.report import report_charts, write_reports
 from loadtest.reports.table import NOTHING, columns_of
 from loadtest.server import Watch
 from loadtest.store import read_results, read_run
 
+PROJECT = Path(__file__).parents[1] / "pyproject.toml"
 CHROMIUM = next(
     (
         found
@@ -124,6 +129,17 @@ def test_the_page_and_each_chart_have_no_script_and_load_nothing(tmp_path):
         assert write_reports(tmp_path / "r")
         assert path.read_text() == text  # neither a date nor a random name
     assert page.tags.count("svg") == 1
+
+
+def test_without_the_extra_the_report_has_no_charts_and_a_sentence_names_the_command(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(charts, "find_spec", {}.get)
+    folder(tmp_path / "r", grid())
+    assert main(["report", str(tmp_path / "r")]) == 0
+    out, err = capsys.readouterr()
+    assert [Path(line).name for line in out.splitlines()] == ["report.html", "summary.csv"]
+    assert "the package pygal is not installed" in err
+    assert f"-m pip install '{charts.REQUIREMENT}'`" in err
+    assert tomllib.loads(PROJECT.read_text())["project"]["optional-dependencies"]["charts"] == [charts.REQUIREMENT]
 
 
 def test_the_csv_has_a_row_for_each_point_with_the_numbers_of_its_result(tmp_path):

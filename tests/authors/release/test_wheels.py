@@ -146,7 +146,7 @@ def test_the_bounds_of_each_requirement_admit_the_locked_version(subtests):
         (f"packages/{name}/requirements.in", f"packages/{name}/requirements.txt") for name in ("loadtest", "localcloud")
     ]
     product = [(f"requirements/{name}.in", "requirements.txt") for name in ("plan", "base")]
-    extras = [(f"requirements/{name}.in", f"requirements/{name}.txt") for name in ("agent", "gke")]
+    extras = [(f"requirements/{name}.in", f"requirements/{name}.txt") for name in ("agent", "gke", "images")]
     for named, lock in (*packages, *product, *extras):
         locked = dict(re.findall(r"^([\w.-]+)==([\w.]+)", (ROOT / lock).read_text(), re.MULTILINE))
         for line in (ROOT / named).read_text().splitlines():
