@@ -100,7 +100,8 @@ docs: setup  ## Generate the reference pages.
 	@.venv/bin/python -m authors.docs
 	@.venv/bin/python -m judges.pages
 
-# The pages as a site with search, in build/site. Links are strict, and pages load nothing from outside.
+# The pages as a site with search, in build/site. Links are strict, pages load nothing from outside, and the search, which Node.js runs,
+# answers the questions of tests/tools/questions.toml.
 # To read it: .venv/bin/python -m http.server --bind 127.0.0.1 --directory build/site
 site: setup  #m Build the pages as a site.
 	@test -x .site/bin/python || .venv/bin/python -m venv --without-pip .site
@@ -108,6 +109,7 @@ site: setup  #m Build the pages as a site.
 	@.site/bin/mkdocs build --strict
 	@if grep -rlE '<(script|img|link)[^>]* (src|href)="?https?:' --include='*.html' build/site; then echo "site: these pages load files from outside"; exit 1; fi
 	@echo "site: $$(find build/site -name '*.html' | wc -l) pages in build/site"
+	@.venv/bin/python -m tests.tools.site_search
 
 # Terminal pictures in docs/images, from a wait for capacity on the local cloud. About a minute.
 pictures: setup  #m Generate the pictures of terminals.

@@ -5,6 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.test_pages import anchors
+from tests.tools import site_search
 from tools import site_hooks
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -66,3 +68,26 @@ def test_the_search_finds_pages_for_users_only_and_lists_after_answers(address, 
     found = SimpleNamespace(file=SimpleNamespace(src_uri=address), meta={})
     site_hooks.on_page_markdown("", page=found)
     assert found.meta == meta
+
+
+def test_each_question_of_the_search_has_a_thread_and_sections_that_answer_it():
+    sources = {each["source"] for each in site_search.QUESTIONS}
+    assert len(sources) == len(site_search.QUESTIONS) == 20
+    assert all(source.startswith("https://") for source in sources)
+    answers = [answer.partition("#") for each in site_search.QUESTIONS for answer in each["answers"]]
+    assert [
+        (page, name) for page, _, name in answers if name not in anchors((ROOT / "docs" / page).with_suffix(".md"))
+    ] == []
+
+
+@pytest.mark.parametrize(
+    ("pages", "is_near"),
+    [
+        ([["a", "a#1", "a#2", "a#x"]], True),
+        ([["a", "a#1", "a#2", "a#3", "a#x"]], False),
+        ([*[["b", "b#1"]] * 4, ["a", "a#x"]], True),
+        ([*[["b", "b#1"]] * 5, ["a", "a#x"]], False),
+    ],
+)
+def test_an_answer_is_near_the_top_among_five_pages_with_three_sections_each(pages, is_near):
+    assert site_search.is_near_the_top(pages, ["c#x", "a#x"]) == is_near
