@@ -58,15 +58,17 @@ def connection_error() -> type[Exception]:
     return next(kind for kind in HfHubHTTPError.__bases__ if kind is not OSError)
 
 
-def main_commit(model: str, *, token: str | bool | None = None) -> Present[str] | Unknown:
+def main_commit(
+    model: str, otherwise: str = "try again later", *, token: str | bool | None = None
+) -> Present[str] | Unknown:
     """Return the commit of a repository's main branch, or why the hub did not state it: `denied` if it is absent or private.
 
-    `token`: None sends this machine's own, and False none.
+    `otherwise` is the fix if the hub cannot be reached. `token`: None sends this machine's own, and False none.
     """
     from huggingface_hub import HfApi  # noqa: PLC0415 - slow to load
 
     try:
-        with hub_errors(model, "try again later"):
+        with hub_errors(model, otherwise):
             commit = (
                 HfApi(endpoint=os.environ.get("HF_ENDPOINT")).model_info(model, timeout=_SHORT_LIMIT_S, token=token).sha
             )

@@ -56,19 +56,34 @@ def with_stack(call: GemmaCall) -> Sequence[str]:
     # A repeated word, such as an accelerator, has no limit.
     takes = sum(len(named) if one.option.repeated else 1 for one in fields.values() if one.option.positional)
     if named and not is_given and (has_settings(named[0]) or stack_of_file(named[0]) or len(named) > takes):
-        if not takes and named[1:] and has_settings(named[1]):
-            each = " and ".join(f"`gemma {call.name} {one}`" for one in named)
-            raise CommandRefusedError(f"{call.name} takes one stack, not {len(named)}. Run {each}.")
+        if not takes and named[1:] and is_readable(call.command, [stack.flag, named[0], *before]):
+            raise CommandRefusedError(_too_many(call.name, named))
         return [*call.lead, stack.flag, *named, *rest]
     if is_given or not (stack.is_required or "url" in fields):
         return words
     if call.command.changes:
-        raise CommandRefusedError(f"No stack named. Run `gemma {call.name} STACK`.")
+        raise CommandRefusedError(_no_stack(call.name))
     if not is_readable(call.command, [stack.flag, call.name, *named, *before]):
         return words  # refused before the engine lists the stacks
     name, why = default_stack(call.name)
     print_progress("gemma", f"stack {name} ({why})")
     return [*call.lead, stack.flag, name, *call.words]
+
+
+def _too_many(command: str, named: Sequence[str]) -> str:
+    """Return why a command of one stack takes no second word, with the command of each word that is a stack."""
+    each = " and ".join(f"`gemma {command} {one}`" for one in named if has_settings(one))
+    return f"{command} takes one stack, not {', '.join(named)}. Run {each or '`gemma` to list the stacks'}."
+
+
+def _no_stack(command: str) -> str:
+    """Return the refusal of a command without a stack, with those that have a settings file. Raises CommandRefusedError without any."""
+    from gemma_serving.engine import runner  # noqa: PLC0415 - loads subprocess, and `--help` needs neither
+
+    first, *others = runner.require_stacks(())
+    if not others:
+        return f"No stack named. Run `gemma {command} {first}`."
+    return f"No stack named. Stacks with a settings file: {', '.join((first, *others))}. Run `gemma {command} STACK`."
 
 
 def has_settings(stack: str) -> bool:

@@ -51,10 +51,15 @@ def _state(limit_s: float, now: Callable[[], datetime]) -> tuple[Sequence[str], 
         ], [f"Next: gemma plan {'tpu-v6e1' if 'tpu-v6e1' in known else min(known, default='--help')}"]
     lines = each_within([partial(_line, stack, now) for stack in deployed], workers=_READERS, limit_s=limit_s)
     width = max(len(stack.name) for stack in deployed) + 2
+    late = [stack.name for stack, (_, error) in zip(deployed, lines, strict=True) if isinstance(error, TimeoutError)]
     shown = [
-        f"  {stack.name:<{width}}{line or f'price unknown: {error}'}"
+        f"  {stack.name:<{width}}{line or ('price unknown' if stack.name in late else f'price unknown: {error}')}"
         for stack, (line, error) in zip(deployed, lines, strict=True)
     ]
+    if late:
+        shown.append(
+            f"The states of {', '.join(late)} were not read within {limit_s:g} s; `gemma status` waits longer."
+        )
     return ["Stacks, as of the last `up` of each (Google was not queried):", *shown], ["Next: gemma status"]
 
 

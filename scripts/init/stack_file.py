@@ -265,16 +265,13 @@ def _revision(model: str, options: InitOptions) -> tuple[str | None, bool]:
 
     Report a hub that returned no commit, unless a local file describes a model that it does not show.
     """
-    match hub.main_commit(model):
+    match hub.main_commit(model, f"run `gemma doctor {options.name}` later for the commit of the model"):
         case Present(value=commit):
             return commit, False
         case Unknown(cause="denied") if options.config:
             return None, True
         case Unknown(why=why):
-            print_progress(
-                "init",
-                f"{why}. modelRevision is not set. When the hub is reachable, run `gemma doctor {options.name}` for the commit.",
-            )
+            print_progress("init", f"{why}. The file is written without modelRevision.")
             return None, False
 
 

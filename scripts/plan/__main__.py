@@ -16,7 +16,7 @@ findings. Without a stack, one line for each.
 import gc
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -66,6 +66,13 @@ _CONFLICTS: Final = (
     ("line", "from stack model solve gke gcloud live compile finding"),
 )
 """An option, and those that it cannot be combined with."""
+_CHANGES: Final[Mapping[str, str]] = {
+    "model": "model=ID",
+    "quantization": "quantization=NAME",
+    "image": "image=NAME",
+    "vllm": "image=NAME",
+}
+"""Settings of a stack by the option that does the same without one."""
 _NEEDS: Final = (
     ("write max-ttft-s max-tpot-s region rows", "--solve"),
     ("min-context min-concurrency max-usd-per-hour", "--compare or --solve"),
@@ -365,11 +372,17 @@ def _check(used: set[str]) -> None:
 def _wrong(used: set[str]) -> Iterator[str]:
     for option, others in _CONFLICTS:
         found = (other for other in others.split() if {option, other} <= used)
-        yield from (f"{_typed(option)} and {_typed(other)} cannot be combined." for other in found)
+        yield from (_refused(option, other) for other in found)
     for dependent, needed in _NEEDS:
         if used.isdisjoint(word.removeprefix("--").lower() for word in needed.split()):
             found = (option for option in dependent.split() if option in used)
             yield from (f"--{option} requires {needed}. Add {needed}." for option in found)
+
+
+def _refused(option: str, other: str) -> str:
+    """Return that two options cannot be combined, with the change of the stack that does the same."""
+    change = _CHANGES.get(other, "") if option == "stack" else ""
+    return f"{_typed(option)} and {_typed(other)} cannot be combined.{change and f' Pass --set {change}.'}"
 
 
 def _typed(option: str) -> str:

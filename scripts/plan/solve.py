@@ -11,7 +11,7 @@ from gemma_serving.planning.question.types import rounded
 from gemma_serving.planning.rules.findings import RULES
 from gemma_serving.planning.settings.deployment import NO_TPU
 from gemma_serving.planning.settings.workload import format_workload, parse_workload
-from gemma_serving.planning.solve.candidates import checkpoints_of, rentable_accelerators
+from gemma_serving.planning.solve.candidates import checkpoints_of, longest_request, rentable_accelerators
 from gemma_serving.planning.solve.search import ServiceLimits, Solution, SolutionSet, solve
 from gemma_serving.planning.units import ROUGH, figure, format_duration
 from gemma_serving.scripts.cli.command import print_progress, print_text
@@ -133,7 +133,9 @@ def solution_cells(one: Solution) -> Mapping[str, str]:
 
 def _notes(found: SolvedQuestion, printed: Sequence[Solution]) -> Iterator[str]:
     """Yield what the table does not say by itself, one paragraph each."""
-    context = "" if found.limits.min_context else f" and serve requests of {LEAST_CONTEXT:,} tokens (--min-context)"
+    need = longest_request(parse_workload(found.question.workload or ""), found.limits.min_context)
+    least = " (--min-context)" if need == LEAST_CONTEXT else ""
+    context = "" if found.limits.min_context else f" and serve requests of {need:,} tokens{least}"
     quality = "The quality of a model is not planned; name one with --model, for example --model 26B."
     is_open = found.question.model is None
     yield (

@@ -14,7 +14,7 @@ from gemma_serving.scripts.smoke.context import CheckContext
 from gemma_serving.scripts.smoke.results import Outcome, failed, failed_or_passed, passed, unknown
 from gemma_serving.scripts.stack.connection_errors import explain_refusal, explain_unreachable
 from loadtest.client.events import parse_usage, served_models
-from loadtest.client.openai import ServerAnswer, UnreachableError, chat_body
+from loadtest.client.openai import NoAddressError, NotConnectedError, ServerAnswer, UnreachableError, chat_body
 
 PROBE_LIMIT_S: Final = 10.0
 ACCESS_GRACE_S: Final = 90.0
@@ -48,7 +48,7 @@ async def ready(context: CheckContext) -> Outcome:
     next_line_s = start_s + 2
     pause_s = 0.25
     unreached_since_s = None
-    last, unreached = "no response yet", ""
+    last, unreached, answer = "no response yet", "", None
     while (left_s := budget_s - (time.monotonic() - start_s)) > 0:
         answer = await _probed(context, min(PROBE_LIMIT_S, max(left_s, 0.1)))
         now_s = time.monotonic()
@@ -73,9 +73,15 @@ async def ready(context: CheckContext) -> Outcome:
     if unreached:
         return unknown(unreached)
     stack = context.target.stack
-    step = f"Run `gemma status {stack}`" if stack else "Check the server log, or raise --ready-budget-s"
+    step = f"Run `gemma status {stack}`" if stack else f"{_check(context, answer)}, or raise --ready-budget-s"
     detail = f"last /health response: {last.rstrip('.')}. {step}."
     return failed(f"not ready after {budget_s:.0f} s", detail, {"ready_s": None, "budget_s": budget_s})
+
+
+def _check(context: CheckContext, answer: ServerAnswer | UnreachableError | None) -> str:
+    """Return what to check of the server at --url: whether it runs there, or why it is not ready."""
+    is_there = not isinstance(answer, NotConnectedError)
+    return "Check the server log" if is_there else f"Check that a server runs at {context.access.base_url}"
 
 
 async def _probed(context: CheckContext, limit_s: float) -> ServerAnswer | UnreachableError:
@@ -87,6 +93,8 @@ async def _probed(context: CheckContext, limit_s: float) -> ServerAnswer | Unrea
 
 def _probe_result(context: CheckContext, answer: ServerAnswer | UnreachableError) -> tuple[str, str, float]:
     """Return the response as text, why it is not the server's own (or empty), and how long that may last."""
+    if isinstance(answer, NoAddressError) and context.target.stack is None:
+        return str(answer), f"{answer} Pass --url with the address of a server, such as http://127.0.0.1:8000.", 0.0
     if isinstance(answer, UnreachableError):
         return str(answer), explain_unreachable(context.access, answer), ACCESS_GRACE_S
     reply = f"{answer.status} {answer.message}"

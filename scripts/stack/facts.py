@@ -61,7 +61,10 @@ def _state(state: StackState) -> Answer[str]:
     if state.status == "missing":
         return Absent()
     # Without an engine, the file of a local backend is the state itself.
-    return Present(state.written) if state.status == "read" or state.raw else Unknown(state.detail)
+    if state.status == "read" or state.raw:
+        return Present(state.written)
+    # Only a state that is cut off can be replaced; the backend or the passphrase of another one needs a repair first.
+    return Unknown(state.detail, fix=f"gemma {'up' if state.is_cut_off else 'doctor'} {state.stack}")
 
 
 def _outputs(state: StackState) -> Answer[StackOutputs]:

@@ -48,7 +48,7 @@ _say: Final = partial(command.print_progress, "stage_model")
 def stage_model(options: StageOptions) -> ExitCode:
     """Run the command. Raises CommandRefusedError before the first change, and ScriptError."""
     stack, settings = options.stack, stack_settings(options.stack)
-    _require_compatible(options)
+    _require_usable(options)
     if settings.weights != "bucket":
         raise CommandRefusedError(
             f"Stack {stack} does not use staged weights (weights: {settings.weights}). "
@@ -110,8 +110,8 @@ def _require_bucket(stack: str, settings: Settings, name: str, *, is_missing: bo
         create_bucket(stack, say=_say, is_gone=True)
 
 
-def _require_compatible(options: StageOptions) -> None:
-    """Reject options that cannot be combined. Raises CommandRefusedError."""
+def _require_usable(options: StageOptions) -> None:
+    """Reject options that cannot be combined, and a source that is no folder. Raises CommandRefusedError."""
     manages = options.list_folders or options.remove is not None
     together = {
         "--list and --remove": options.list_folders and options.remove is not None,
@@ -122,6 +122,11 @@ def _require_compatible(options: StageOptions) -> None:
         raise CommandRefusedError(f"{names} cannot be combined.")
     if manages and (options.origin or options.revision):
         raise CommandRefusedError("--list and --remove cannot be combined with --from or --revision.")
+    origin = options.origin
+    if origin is not None and not origin.startswith(_GS) and not Path(origin).is_dir():
+        raise CommandRefusedError(
+            f"--from is {origin}, which is not a folder. Pass a folder with a {CONFIG}, or gs://BUCKET/FOLDER."
+        )
 
 
 def _plan(

@@ -91,7 +91,8 @@ def _commands(status: StackStatus, facts: StackFacts) -> Iterator[tuple[bool, st
     google, phase = (cloud.state, cloud.phase_now) if cloud else ("", None)
     is_silent = cloud is not None and isinstance(cloud.phase, Unknown)
     yield bool(facts.locks), after_locks(status.stack, facts.locks or ())
-    yield isinstance(facts.state, Unknown), "{up}"
+    if isinstance(facts.state, Unknown):
+        yield True, facts.state.fix
     yield is_being_deleted(facts, status.serves), "gemma teardown {stack}"
     yield facts.is_unrecorded or (not status.deployed and not pending and cloud is None), "{up}"
     yield google == "FAILED" and bool(moved_traffic(facts)), "gemma up {stack} --refresh"

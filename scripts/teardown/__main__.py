@@ -93,9 +93,12 @@ def _finished(teardown: "Teardown", options: TeardownOptions) -> "tuple[Receipt,
     """Run a teardown, print its receipt as text, and write it. Raises ScriptError."""
     from gemma_serving.scripts.teardown.output import progress, text_of
     from gemma_serving.scripts.teardown.receipt import ReceiptError
+    from gemma_serving.scripts.teardown.removal import UnknownStackError
 
     try:
         teardown.run()
+    except UnknownStackError:
+        raise
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             progress("deletions already in progress continue." if teardown.has_deleted else "nothing was deleted.")

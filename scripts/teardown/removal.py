@@ -5,6 +5,7 @@ Destroy needs a stack, a state and no lock. The search and the deletions through
 
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -27,6 +28,7 @@ from gemma_serving.contracts.labels import PRODUCT, RETAINED, RETAINED_LABEL, Ow
 from gemma_serving.contracts.naming import NamingError, check_stack_name
 from gemma_serving.contracts.proof import Proof
 from gemma_serving.contracts.search_results import FoundResource, Inventory
+from gemma_serving.contracts.spelling import did_you_mean
 from gemma_serving.engine import runner
 from gemma_serving.engine import state as states
 from gemma_serving.engine.backend import file_text
@@ -57,6 +59,10 @@ _NO_MORE: Final = "Cancelled. Nothing more was deleted."
 _ROUNDS: Final = 3
 """Rounds of search and deletion. A later round deletes what depended on a resource of an earlier one."""
 _POLL_S: Final = 30.0
+
+
+class UnknownStackError(CommandRefusedError):
+    """No state, settings or resource has the name of a stack, so there is nothing to put in a receipt."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -214,15 +220,16 @@ class Teardown:
         return item.kind == BUCKET and (self.options.keep_bucket or retained)
 
     def _require_known_stack(self) -> None:
-        """Reject a name without state, settings and resources. Raises CommandRefusedError."""
+        """Reject a name without state, settings and resources. Raises UnknownStackError."""
         stack = self.options.stack
         nothing = all(state.status in {"missing", "no engine"} and not state.projects for state in self.known.states)
         if stack is None or stack in self.known.settings or not nothing:
             return
         if self._absence(stack) is not None and not self.retained and not self.held:
             left = "".join(f" {sentence}" for sentence in foreign_sentences(self.searches[-1].foreign))
-            raise CommandRefusedError(
-                f"Stack {stack} not found: no state, settings or resource has this name. Pass another --stack, or --all.{left}"
+            raise UnknownStackError(
+                f"Stack {stack} not found: no state, settings or resource has this name.{_known_stacks(stack)} "
+                f"Pass another --stack, or --all.{left}"
             )
 
     def _require_no_guests(self) -> None:
@@ -479,6 +486,14 @@ class Teardown:
             return
         if self._past_locks(stack, partial(write_empty, stack, proof)):
             self.warnings.append(f"{warning}{copied}")
+
+
+def _known_stacks(stack: str) -> str:
+    """Return the probable name of a stack, or else those with a state or settings, as a sentence after a space; empty without any."""
+    known = {*runner.settings_names()}
+    with suppress(ScriptError):  # the search needs no engine
+        known |= runner.listed_stacks()
+    return did_you_mean(stack, known) or (f" Stacks: {', '.join(sorted(known))}." if known else "")
 
 
 def _networks(state: StackState) -> Iterator[str]:

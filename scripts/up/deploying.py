@@ -130,17 +130,17 @@ def deploy(facts: StackFacts, settings: Settings, request: UpRequest) -> ExitCod
     except KeyboardInterrupt:
         print_progress("up", f"interrupted. Run `gemma up {stack}` again to continue. {_exists_after_interrupt(stack)}")
         return ExitCode.INTERRUPTED
-    request.show(headline(stack, changes), [done, *_after(stack, changes, settings)], document, plan)
+    request.show(headline(stack, changes), [done, *_after(facts, changes, settings)], document, plan)
     return ExitCode.DONE
 
 
-def _after(stack: str, changes: Sequence[ResourceChange], settings: Settings) -> Sequence[str]:
+def _after(before: StackFacts, changes: Sequence[ResourceChange], settings: Settings) -> Sequence[str]:
     """Return what follows a deployment: the commands to use the server, or to stage weights in a new bucket."""
     if settings.weights == "bucket" and any(
         change.type == BUCKET_TYPE and change.op in {"create", "replace"} for change in changes
     ):
-        return ["The bucket of the weights is new and empty.", f"Next: gemma stage_model {stack}"]
-    return next_lines(stack)
+        return ["The bucket of the weights is new and empty.", f"Next: gemma stage_model {before.stack}"]
+    return next_lines(before.stack, before.cloud.running if before.cloud else None)
 
 
 def _previewed(
@@ -262,8 +262,11 @@ def _of_server(stack: str, error: str) -> str:
     return "\n".join([f"The server failed. {cause.hint}", f"  {cause.line}", *lines[-1:]])
 
 
-def next_lines(stack: str) -> Sequence[str]:
-    """Return the server's location, its start, its price, the end of its run, and the commands to use and to delete it; without outputs, the reason."""
+def next_lines(stack: str, before: str | None) -> Sequence[str]:
+    """Return the server's location, its start, its price, the end of its run, and the commands to use and to delete it; without outputs, the reason.
+
+    `before`: what served before, as `CloudFacts.running`. If it still serves, nothing has started.
+    """
     deployment = read_deployment(stack)
     try:
         outputs = outputs_in(stack, deployment.resources)
@@ -276,7 +279,9 @@ def next_lines(stack: str) -> Sequence[str]:
         ]
     where = f"Endpoint: {outputs.endpoint}" if outputs.tunnel is None else f"Zone: {outputs.location}"
     state = of_deployment(stack, deployment)
-    start = start_text(first_start(read_facts(state, "server", limit_s=_START_LIMIT_S)))
+    facts = read_facts(state, "server", limit_s=_START_LIMIT_S)
+    is_same = before is not None and facts.cloud is not None and facts.cloud.running == before
+    start = "" if is_same else start_text(first_start(facts))
     return [
         where,
         *([f"Start: {start}"] if start else []),

@@ -532,6 +532,14 @@ def test_options_that_contradict_each_other(staged, options, said):
     assert said in staged(ExitCode.REFUSED, *options).err
 
 
+@pytest.mark.parametrize("place", ["/nope", "checkpoint/config.json"])
+@pytest.mark.usefixtures("file")
+def test_a_source_that_is_no_folder_is_refused_before_google_is_asked(monkeypatch, staged, place):
+    monkeypatch.setattr("gemma_serving.scripts.stage_model.staging.require_apis", None)
+    said = f"stage_model: --from is {place}, which is not a folder. Pass a folder with a config.json, or gs://BUCKET/FOLDER.\n"
+    assert staged(ExitCode.REFUSED, "--from", place).err == said
+
+
 def test_a_link_to_a_file_of_elsewhere_is_not_copied_into_the_bucket(file, tmp_path, staging_world, capsys):
     secret = tmp_path / "application_default_credentials.json"
     secret.write_text('{"refresh_token": "canary"}')

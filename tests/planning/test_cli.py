@@ -262,7 +262,14 @@ def test_an_option_that_a_question_cannot_have_is_one_sentence(run, options: str
         ("--compare l4-12b-qat tpu-v6e1 --costs", "Stacks after --compare and --costs cannot be combined."),
         (f"--stack l4-qat {BOX}", "STACK and --device cannot be combined"),
         (f"--model 12B {BOX} --costs", "--costs and --device cannot be combined"),
-        ("--stack l4-qat --vllm 0.22.0", "STACK and --vllm cannot be combined"),
+        *(
+            (f"--stack l4-qat {words}", f"STACK and {words.split()[0]} cannot be combined. Pass --set {step}.")
+            for words, step in (
+                ("--vllm 0.22.0", "image=NAME"),
+                ("--image vllm-openai", "image=NAME"),
+                ("--model google/gemma-4-12B-it", "model=ID"),
+            )
+        ),
         (f"--model google/gemma-4-12B-it {BOX} --vllm 0.28.0foo", "it must be a release of vLLM"),
         (f"{SEARCH} --vllm 0.22.0", "--solve and --vllm"),
         ("--solve", "--solve requires --workload in=4000"),

@@ -361,6 +361,19 @@ def test_a_machine_on_which_no_log_shows_the_server_has_a_mark_in_the_table(comm
     assert "? No public log shows a server with this checkpoint" in out
 
 
+@pytest.mark.parametrize(
+    ("workload", "words", "served"),
+    [
+        ("in=700,out=300,users=8", (), " and serve requests of 4,096 tokens (--min-context)"),
+        ("in=4000,out=500,users=4", (), " and serve requests of 4,500 tokens"),
+        ("in=4000,out=500,users=4", ("--min-context", "9000"), ""),
+    ],
+)
+def test_the_note_has_the_length_of_a_request_that_every_row_serves(command, workload, words, served):
+    _, out, _ = command("--solve", "--workload", workload, "--model", "12B", *words)
+    assert f"among the deployments that meet the limits{served}; of equal ones" in " ".join(out.split())
+
+
 @pytest.mark.parametrize(("asked", "printed"), [((), 5), (("--rows", "2"), 2), (("--rows", "99"), None)])
 def test_the_table_ends_with_how_to_show_the_other_rows(command, asked, printed):
     words = ("--solve", "--workload", CHAT, "--model", "31B", *asked)

@@ -6,6 +6,7 @@ Every call has a timeout. The benchmark's load generator has a separate reader (
 
 import asyncio
 import os
+import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -51,6 +52,10 @@ class UnreachableError(ServerError):
 
 class NotConnectedError(UnreachableError):
     """No connection was made because the name has no address or the connection was refused. The request was not sent."""
+
+
+class NoAddressError(NotConnectedError):
+    """DNS says that the name of the server does not exist. A failed lookup (EAI_AGAIN) says nothing about the name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,7 +232,7 @@ class OpenAIClient:
         except TimeoutError as error:
             raise UnreachableError(f"{method} {path} got no response within {limit_s:.0f} s.") from error
         except aiohttp.ClientConnectorError as error:
-            raise NotConnectedError(f"{method} {path} failed: {_reason(error)}.") from error
+            raise _not_connected(f"{method} {path}", error) from error
         except aiohttp.ClientError as error:
             raise UnreachableError(f"{method} {path} failed: {_reason(error)}.") from error
 
@@ -292,7 +297,7 @@ class OpenAIClient:
                 f"the stream of {path} did not finish within {limit_s:.0f} s ({reader.events} events arrived)."
             ) from error
         except aiohttp.ClientConnectorError as error:
-            raise NotConnectedError(f"POST {path} failed: {_reason(error)}.") from error
+            raise _not_connected(f"POST {path}", error) from error
         except aiohttp.ClientError as error:
             raise UnreachableError(
                 f"the stream of {path} broke after {reader.events} events: {_reason(error)}."
@@ -352,6 +357,13 @@ class _StreamReader:
             end_s=time.monotonic() - self._start_s,
             started_at_s=self._start_s,
         )
+
+
+def _not_connected(call: str, error: aiohttp.ClientConnectorError) -> NotConnectedError:
+    """Return the error of a call for which no connection was made."""
+    if isinstance(error, aiohttp.ClientConnectorDNSError) and error.os_error.errno == socket.EAI_NONAME:
+        return NoAddressError(f"{call} failed: the name {error.host} has no address ({error.os_error.strerror}).")
+    return NotConnectedError(f"{call} failed: {_reason(error)}.")
 
 
 def _reason(error: Exception) -> str:

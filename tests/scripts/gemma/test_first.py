@@ -1,6 +1,7 @@
 """`gemma` without words: what is deployed and costs, or that nothing is, or that it is unknown; never the second for the third."""
 
 import json
+import threading
 from datetime import datetime, timedelta
 from socket import gethostname
 
@@ -121,6 +122,22 @@ def test_without_a_stack_it_names_the_backend_and_the_search_and_never_says_that
     assert "`gemma teardown --all --dry-run`." in text
     assert "othing" not in text
     assert "secret" not in text
+
+
+def test_states_that_are_read_too_slowly_are_named_in_one_sentence(engine, monkeypatch):
+    engine["a"] = engine["b"] = engine["c"] = sample_outputs()
+    slow = threading.Event()
+    line = first._line
+    monkeypatch.setattr(
+        first, "_line", lambda stack, now: line(stack, now) if stack.name == "b" else slow.wait() and ""
+    )
+    text = "\n".join(first.first_lines(limit_s=0.5, now=lambda: NOW))
+    slow.set()
+    assert "  a  price unknown\n  b  $1.42/h" in text
+    assert (
+        "  c  price unknown\nThe states of a, c were not read within 0.5 s; `gemma status` waits longer.\nNext: gemma status\n"
+        in text
+    )
 
 
 def test_a_state_that_cannot_be_read_is_unknown_and_never_nothing(engine, monkeypatch):

@@ -22,6 +22,7 @@ from gemma_serving.scripts.gemma.catalog import ENTRIES, SYNONYMS, command_rows,
 from gemma_serving.scripts.gemma.completion import candidates
 
 ROOT = Path(__file__).parents[3]
+STACKS = ", ".join(sorted(path.name.split(".")[1] for path in ROOT.glob("Pulumi.*.yaml")))
 
 
 @pytest.fixture
@@ -50,7 +51,47 @@ def test_a_command_that_changes_something_never_gets_a_default_stack(arguments, 
     try:
         assert "picked" not in arguments(name)
     except CommandRefusedError as refused:
-        assert str(refused) == f"No stack named. Run `gemma {name} STACK`."
+        assert str(refused) == f"No stack named. Stacks with a settings file: {STACKS}. Run `gemma {name} STACK`."
+
+
+@pytest.mark.parametrize(
+    ("files", "sentence"),
+    [
+        ((), "No Pulumi.<stack>.yaml found. To create a stack, run `gemma init NAME --model ID`."),
+        (("chat",), "No stack named. Run `gemma up chat`."),
+    ],
+)
+def test_without_a_choice_of_stacks_the_refusal_has_the_command(arguments, tmp_path, monkeypatch, files, sentence):
+    (tmp_path / "Pulumi.yaml").write_text("name: gemma-serving\nruntime: python\n")
+    for stack in files:
+        (tmp_path / f"Pulumi.{stack}.yaml").write_text("config: {}\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CommandRefusedError) as refused:
+        arguments("up")
+    assert str(refused.value) == sentence
+
+
+@pytest.mark.parametrize("name", ["status", "up"])
+def test_the_value_of_an_unknown_option_is_no_second_stack(arguments, name):
+    assert arguments(name, "l4-qat", "--nosuch", "x") == ["--stack", "l4-qat", "x", "--nosuch"]
+
+
+@pytest.mark.parametrize(
+    ("words", "step"),
+    [
+        (("l4-qat", "tpu-v6e1"), "Run `gemma {} l4-qat` and `gemma {} tpu-v6e1`."),
+        (("l4-qat", "nosuch"), "Run `gemma {} l4-qat`."),
+        (("nosuch", "l4-qat", "--json"), "Run `gemma {} l4-qat`."),
+        (("no", "such"), "Run `gemma` to list the stacks."),
+    ],
+)
+@pytest.mark.parametrize("name", ["status", "up"])
+def test_several_words_are_refused_by_a_command_of_one_stack(arguments, name, words, step):
+    given = ", ".join(word for word in words if word[0] != "-")
+    with pytest.raises(
+        CommandRefusedError, match=re.escape(f"{name} takes one stack, not {given}. {step.format(name, name)}")
+    ):
+        arguments(name, *words)
 
 
 def test_a_stack_may_have_the_name_of_a_command(arguments):

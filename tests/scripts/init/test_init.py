@@ -57,7 +57,7 @@ def init(monkeypatch, tmp_path, capsys, dist):
     monkeypatch.setattr(installation, "_direct_url", lambda: wheel)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("gemma_serving.scripts.plan.question.ROOT", tmp_path)
-    monkeypatch.setattr("gemma_serving.cloud.hub.main_commit", lambda model: Present("c" * 40))
+    monkeypatch.setattr("gemma_serving.cloud.hub.main_commit", lambda *_: Present("c" * 40))
     monkeypatch.delenv("GOOGLE_CLOUD_PROJECT", raising=False)
 
     def ran(*arguments):

@@ -36,7 +36,7 @@ def init(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("gemma_serving.scripts.plan.question.ROOT", tmp_path)
     monkeypatch.setattr("gemma_serving.scripts.plan.stack_text.ROOT", tmp_path)
-    monkeypatch.setattr("gemma_serving.cloud.hub.main_commit", lambda _model: Present(COMMIT))
+    monkeypatch.setattr("gemma_serving.cloud.hub.main_commit", lambda *_: Present(COMMIT))
     monkeypatch.delenv("GOOGLE_CLOUD_PROJECT", raising=False)
 
     def ran(*arguments):

@@ -96,3 +96,51 @@ def test_a_network_that_is_down_is_unknown(smoked):
 def test_a_server_that_answers_badly_fails(smoked, status):
     with served(lambda _: (status, "")) as front:
         assert smoked(endpoint=front, auth="none")[:2] == FAILED
+
+
+def at_url(url, capsys, *words):
+    """Return the exit code with the verdict, the detail of the first check, and the seconds of the command with --url."""
+    code = run_command(smoke.COMMAND, ["--url", url, "--json", *words])
+    report = json_object(capsys.readouterr().out)
+    return (code, report["verdict"]), report["checks"][0]["detail"], report["elapsed_s"]
+
+
+def fail_lookups(monkeypatch, code, words):
+    """Make each lookup of a name end as a resolver's answer does."""
+
+    def refuse(*_, **__):
+        raise socket.gaierror(code, words)
+
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+
+
+def test_a_name_without_an_address_is_unknown_at_once(monkeypatch, capsys):
+    fail_lookups(monkeypatch, socket.EAI_NONAME, "Name or service not known")
+    found, detail, elapsed_s = at_url("http://nohost.invalid/v1", capsys)
+    assert found == UNKNOWN
+    assert elapsed_s < 60, "it does not wait for --ready-budget-s"
+    assert detail == (
+        "GET /health failed: the name nohost.invalid has no address (Name or service not known). "
+        "Pass --url with the address of a server, such as http://127.0.0.1:8000."
+    )
+
+
+def test_a_lookup_that_failed_for_now_is_tried_again(monkeypatch, capsys):
+    fail_lookups(monkeypatch, socket.EAI_AGAIN, "Temporary failure in name resolution")
+    found, detail, _ = at_url("http://nohost.invalid/v1", capsys, "--ready-budget-s", "1")
+    assert found == FAILED
+    assert "raise --ready-budget-s" in detail
+
+
+def test_an_address_where_nothing_listens_is_named(capsys):
+    url = f"http://127.0.0.1:{free_port()}"
+    found, detail, _ = at_url(f"{url}/v1", capsys, "--ready-budget-s", "1")
+    assert found == FAILED
+    assert detail.endswith(f"(Connection refused). Check that a server runs at {url}, or raise --ready-budget-s.")
+
+
+def test_a_server_at_a_url_that_is_not_ready_has_a_log(capsys):
+    with served(lambda _: (503, "")) as front:
+        found, detail, _ = at_url(front, capsys, "--ready-budget-s", "1")
+    assert found == FAILED
+    assert detail.endswith(". Check the server log, or raise --ready-budget-s.")

@@ -66,7 +66,8 @@ def test_an_unfinished_teardown_is_continued_unless_the_stack_is_deployed_again(
         (service("READY"), EMPTY, (), "gemma connect x"),
         (DEPLOYED, EMPTY, (ALIVE,), "gemma status x --watch"),
         (DEPLOYED, EMPTY, (DEAD,), "gemma up x"),
-        (DEPLOYED, replace(EMPTY, status="unreadable"), (), "gemma up x"),
+        (DEPLOYED, replace(EMPTY, status="unreadable"), (), "gemma doctor x"),
+        (DEPLOYED, replace(EMPTY, status="unreadable", is_cut_off=True), (), "gemma up x"),
         (
             NOTHING,
             replace(EMPTY, status="missing"),

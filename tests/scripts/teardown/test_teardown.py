@@ -78,6 +78,26 @@ def test_after_a_rename_the_list_has_what_the_state_names_and_nothing_else_of_th
     assert {name.rpartition("/")[2] for name in desk.world.resources()} == {"gemma-before-later"}
 
 
+@pytest.mark.parametrize(
+    ("listed", "stack", "step"),
+    [
+        ((), "chta", "Did you mean chat? Pass another --stack, or --all."),
+        (("chart-old",), "chart-odl", "Did you mean chart-old? Pass another --stack, or --all."),
+        (("a",), "nosuch", "Stacks: a, chat, x. Pass another --stack, or --all."),
+    ],
+)
+@pytest.mark.parametrize("words", [(), ("--dry-run",), ("--yes",)])
+def test_a_name_of_nothing_gets_the_nearest_one_and_no_receipt(desk, listed, stack, step, words):
+    (desk.folder / "Pulumi.chat.yaml").write_text("config: {}\n")
+    desk.monkeypatch.setattr(removal.runner, "listed_stacks", lambda: frozenset(listed))
+    code, report, said = desk.run(*words, stack=stack)
+    sentence = f"Stack {stack} not found: no state, settings or resource has this name."
+    assert (code, report) == (ExitCode.REFUSED, None)
+    assert said.splitlines()[-1] == f"teardown: {sentence} {step}"
+    assert "receipt" not in said
+    assert not [*desk.folder.glob("**/*receipt*"), *desk.folder.glob("teardown*")]
+
+
 @pytest.mark.parametrize("dry_run", [False, True])
 def test_of_all_stacks_those_with_machines_go_first_and_what_was_not_read_is_printed(monkeypatch, capsys, dry_run):
     """Google deletes no network in use, so a gateway of a former version goes after the machines in its network. A dry run's text has the rest."""

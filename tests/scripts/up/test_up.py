@@ -8,6 +8,7 @@ import time
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -122,7 +123,7 @@ class Engine:
             monkeypatch.setattr(module, "serves_now", lambda _facts: self.serves)
         monkeypatch.setattr(up, "previewed", self._preview)
         monkeypatch.setattr(runner, "attended", self._update)
-        monkeypatch.setattr(up, "next_lines", lambda _stack: ["it serves"])
+        monkeypatch.setattr(up, "next_lines", lambda *_: ["it serves"])
         monkeypatch.setattr(up, "limits_line", lambda limits, project, _: self.limits[limits.max_age_s, project])
         monkeypatch.setattr(preview_upcoming, "deployed_stack", lambda *_: (None, None))
         monkeypatch.setattr(
@@ -706,13 +707,13 @@ START = MeasuredStart(
 )
 
 
-def following(monkeypatch, **outputs):
-    """Return what `up` prints after a deployment with these outputs."""
+def following(monkeypatch, before=None, **outputs):
+    """Return what `up` prints after a deployment with these outputs; `before` served before it."""
     resources = [planted.stack_resource(**{"target": "tpu", "state": "ACTIVE", **outputs}), planted.queued()]
     found = deployment_of(STACK, {"version": 3, "deployment": {"resources": resources}})
     monkeypatch.setattr(up, "read_deployment", lambda _stack: found)
     monkeypatch.setattr(up, "first_start", lambda _facts: Present(START))
-    return up.next_lines(STACK)
+    return up.next_lines(STACK, before)
 
 
 def test_a_request_without_capacity_names_status_and_no_chat(monkeypatch):
@@ -734,6 +735,23 @@ def test_the_next_lines_have_the_price_the_local_end_of_the_run_and_teardown(mon
     assert lines[2] == f"Costs ${usd:.2f}/h until 2026-11-23 05:45 JST, when Google deletes the VM."
     assert any(line.startswith(f"  gemma teardown {STACK} ") for line in lines)
     assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize(
+    ("before", "running", "starts"), [("a1", "a1", 0), ("a1", "b2", 1), (None, "a1", 1), ("a1", None, 1)]
+)
+def test_a_start_is_only_of_what_has_begun_to_serve(monkeypatch, before, running, starts):
+    cloud = replace(FACTS, running=running)
+    monkeypatch.setattr(up, "read_facts", lambda *_, **__: SimpleNamespace(cloud=cloud))
+    assert sum(line.startswith("Start: ") for line in following(monkeypatch, before)) == starts
+
+
+def test_what_served_before_a_deployment_is_known_after_it(engine, ended, monkeypatch):
+    engine.state = StackState(stack=STACK, status="read", resources=(CAPACITY_ITEM,))
+    engine.facts = replace(FACTS, running="a1")
+    monkeypatch.setattr(up, "dropped_settings", lambda _stack: [])
+    monkeypatch.setattr(up, "next_lines", lambda stack, before: [f"{stack} served {before}"])
+    assert f"{STACK} served a1" in ended(ExitCode.DONE, "--yes").out
 
 
 def test_messages_of_the_preview_are_not_repeated_while_it_deploys(engine, ended):
