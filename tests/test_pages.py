@@ -4,6 +4,7 @@ import importlib.metadata
 import io
 import json
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,40 @@ def test_every_file_that_a_page_names_exists(subtests):
     for page in (page for page in PAGES if page.name != "CHANGELOG.md"):  # it names files of its time
         with subtests.test(page.relative_to(ROOT).as_posix()):
             assert [name for name in named_files(page) if not (ROOT / name).exists()] == []
+
+
+RECIPES = tomllib.loads((ROOT / "tests/recipes.toml").read_text())
+A_FILE, A_NAME = re.compile(r"[\w./-]*[\w-](?:/|\.\w+)"), re.compile(r"[A-Z]\w+")
+
+
+def recipe_rows():
+    """Return the words in backticks of each recipe of CONTRIBUTING.md, by what it adds."""
+    table = (ROOT / "CONTRIBUTING.md").read_text().partition("| to add |")[2].partition("\n\n")[0]
+    rows = [line.removeprefix("| ").partition(" | ") for line in table.splitlines()[2:]]
+    return {adds: re.findall(r"`([^`]+)`", text) for adds, _, text in rows}
+
+
+def texts_in(place):
+    """Yield the texts of a file, or of the files in a folder."""
+    files = [place] if place.is_file() else [path for path in sorted(place.rglob("*.*")) if path.suffix != ".pyc"]
+    return (path.read_text() for path in files if path.is_file())
+
+
+def test_each_recipe_sends_to_files_that_have_what_it_names(subtests):
+    rows = recipe_rows()
+    assert rows.keys() == RECIPES.keys()
+    for adds, places in RECIPES.items():
+        with subtests.test(adds):
+            named = [code for code in rows[adds] if A_FILE.fullmatch(code) and not PLACEHOLDER.search(code)]
+            assert [code for code in named if not any(place.endswith(code) for place in places)] == [], "no pattern"
+            assert [place for place in places if not any(place.endswith(code) for code in named)] == [], (
+                "not in the row"
+            )
+            patterns = {place: re.compile(pattern, re.MULTILINE) for place, pattern in places.items()}
+            missing = [place for place, one in patterns.items() if not any(map(one.search, texts_in(ROOT / place)))]
+            assert missing == [], "the pattern is not in the file"
+            names = {code for code in rows[adds] if A_NAME.fullmatch(code)}
+            assert {name for name in names if not any(name in pattern for pattern in places.values())} == set()
 
 
 def slug(heading):

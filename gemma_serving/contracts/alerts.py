@@ -1,5 +1,6 @@
 """Alerts of a stack (alerts.toml)."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -21,6 +22,8 @@ LOG_RATE_LIMIT_S: Final = 300
 
 TTFT_BUCKETS_S: Final = (0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0)
 """Useful bounds of vLLM's histogram of the time to first token."""
+
+_HOLD: Final = re.compile(r"\d+s|\$ready")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +69,15 @@ class MetricCondition:
     expression: str
     """PromQL with placeholders."""
     hold: str = "0s"
-    """Time for which the expression must have a result, with placeholders."""
+    """Time for which the expression must have a result: seconds, or `$ready`."""
     title: str
+
+    def require_hold(self) -> None:
+        """Raise ValueError for a time that Google rejects."""
+        if not _HOLD.fullmatch(self.hold):
+            raise ValueError(
+                f'hold of "{self.title}" in alerts.toml is "{self.hold}": it must be seconds, such as "600s", or "$ready".'
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +120,7 @@ class Alert:
 
 @cache
 def every_alert() -> Sequence[Alert]:
-    """Return the alerts of all targets (alerts.toml)."""
+    """Return the alerts of all targets (alerts.toml). Raises ValueError for a time that Google rejects."""
     # This package is checked as Python 3.10, which a machine has. No machine runs this module.
     tomllib: Any = import_module("tomllib")
     raw = tomllib.loads(Path(__file__).with_name("alerts.toml").read_text(encoding="utf-8"))
@@ -125,7 +135,10 @@ def every_alert() -> Sequence[Alert]:
     rows = [
         {**row, "several": [MetricCondition(**filled(one)) for one in row.get("several", ())]} for row in raw["alerts"]
     ]
-    return [Alert(**filled(row)) for row in rows]
+    alerts = [Alert(**filled(row)) for row in rows]
+    for condition in (each for alert in alerts for each in alert.conditions):
+        condition.require_hold()
+    return alerts
 
 
 def alerts_of(

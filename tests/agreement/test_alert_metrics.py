@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gemma_serving.components.dashboard import dashboard_json, tiles
+from gemma_serving.contracts import alerts
 from gemma_serving.contracts.alerts import RUNBOOK, TTFT_BUCKETS_S, AlertValues, alerts_of, every_alert
 from gemma_serving.contracts.collector import SCRAPE_INTERVAL_S, collector_config, server_share
 from localcloud.services.monitoring_rules import PLATFORM_METRICS, metrics_in
@@ -117,3 +118,14 @@ def test_the_tiles_of_the_dashboard_do_not_overlap_and_fit():
     ]
     assert len(cells) == len(set(cells))
     assert max(x for x, _ in cells) < layout["columns"]
+
+
+@pytest.mark.parametrize("hold", ["10m", "30", "-5s", "1.5s", "$idle", "1h30s"])
+@pytest.mark.parametrize(("place", "title"), [("$ready", "Not ready"), ("120s", "KV cache nearly full")])
+def test_a_time_that_google_rejects_is_refused_when_the_alerts_are_loaded(tmp_path, monkeypatch, hold, place, title):
+    text = Path(alerts.__file__).with_name("alerts.toml").read_text()
+    (tmp_path / "alerts.toml").write_text(text.replace(f'hold = "{place}"', f'hold = "{hold}"'))
+    monkeypatch.setattr(alerts, "__file__", str(tmp_path / "alerts.py"))
+    said = f'hold of "{title}" in alerts.toml is "{hold}": it must be seconds, such as "600s", or "$ready".'
+    with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
+        every_alert.__wrapped__()
