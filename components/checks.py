@@ -1,9 +1,9 @@
 """Arguments of components: their classes, their default owner, and their check before a resource is declared."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import wraps
-from typing import Annotated, Any, TypeAlias, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar, dataclass_transform
 
 import pulumi
 
@@ -11,13 +11,16 @@ from gemma_serving.contracts.labels import Ownership
 from gemma_serving.contracts.masking import masked
 from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.settings import text
-from gemma_serving.planning.settings.annotations import MAY_BE_OUTPUT, Rule
+from gemma_serving.planning.settings.annotations import MAY_BE_OUTPUT
 from gemma_serving.planning.settings.fields import Block
 from gemma_serving.planning.settings.reading import check_arguments, problem_with
+from gemma_serving.planning.settings.words import AfterValidator
 
 T = TypeVar("T")
-Input: TypeAlias = Annotated[T | Awaitable[T] | pulumi.Output[T], MAY_BE_OUTPUT]
-"""`pulumi.Input`, whose value is checked if it is known."""
+if TYPE_CHECKING:
+    Input: TypeAlias = pulumi.Input[T]
+else:
+    Input = Annotated[T, MAY_BE_OUTPUT]  # its value is checked if it is known
 Labels: TypeAlias = Annotated[Mapping[text.LabelKey, Input[text.LabelValue]], text.NOT_RESERVED]
 """Labels whose values may be outputs."""
 
@@ -71,13 +74,14 @@ def program_ownership() -> Ownership:
     return Ownership(project=pulumi.get_project(), stack=pulumi.get_stack())
 
 
-def _problem(owner: Ownership) -> str | None:
+def _of_labels(owner: Ownership) -> Ownership:
     for name in (owner.project, owner.stack):
         problem = problem_with(text.LabelValue, name)
         if problem is not None:
-            return f'"{name}" cannot be the value of a label: {problem}. Pass `ownership=Ownership(project=..., stack=...)` of contracts.labels'
-    return None
+            advice = "Pass `ownership=Ownership(project=..., stack=...)` of contracts.labels"
+            raise ValueError(f'"{name}" cannot be the value of a label: {problem}. {advice}')
+    return owner
 
 
-Owner: TypeAlias = Annotated[Ownership, Rule(_problem)]
+Owner: TypeAlias = Annotated[Ownership, AfterValidator(_of_labels)]
 """Owner whose names can be the values of labels."""

@@ -10,8 +10,9 @@ from gemma_serving.components.checks import Input, arguments, require_valid
 from gemma_serving.contracts.fields import as_mapping
 from gemma_serving.contracts.installation import install_sentence
 from gemma_serving.planning.settings import text
-from gemma_serving.planning.settings.annotations import Rule, matching
+from gemma_serving.planning.settings.annotations import matching
 from gemma_serving.planning.settings.fields import Block
+from gemma_serving.planning.settings.words import AfterValidator
 
 _ANNOTATIONS: Final = {
     # An update does not wait for Pods, and a refresh does not report them as failed.
@@ -36,13 +37,13 @@ def _identity(item: Mapping[str, object]) -> _Identity:
     return _Identity(str(item.get("apiVersion") or ""), str(item.get("kind") or ""), str(name or ""))
 
 
-def _problem(objects: Sequence[Mapping[str, object]]) -> str | None:
+def _with_a_service(objects: Sequence[Mapping[str, object]]) -> Sequence[Mapping[str, object]]:
     found = [_identity(item) for item in objects]
     if not all(all(item) for item in found):
-        return "expected objects with apiVersion, kind and metadata.name"
+        raise ValueError("expected objects with apiVersion, kind and metadata.name")
     if [item.kind for item in found].count("Service") != 1:
-        return "expected objects of which one is a Service"
-    return None
+        raise ValueError("expected objects of which one is a Service")
+    return objects
 
 
 @arguments
@@ -53,7 +54,7 @@ class GkeModelServerArgs(Block):
     """Context of the kubeconfig, which names the cluster and the login. Another cluster replaces the objects."""
     namespace: text.ResourceName
     """Existing namespace of the objects. A change replaces them."""
-    objects: Annotated[Sequence[Mapping[str, object]], Rule(_problem)]
+    objects: Annotated[Sequence[Mapping[str, object]], AfterValidator(_with_a_service)]
     """Objects that `gemma plan STACK --gke` prints, in the order of their creation."""
     kubeconfig: Input[str] | None = field(default=None, repr=False)
     """Path or text of the kubeconfig. Default: `KUBECONFIG` in the environment, otherwise `~/.kube/config`."""

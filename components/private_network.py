@@ -10,7 +10,7 @@ import pulumi_gcp as gcp
 
 from gemma_serving.components.checks import Owner, arguments, program_ownership, require_valid
 from gemma_serving.planning.settings import text
-from gemma_serving.planning.settings.annotations import distinct
+from gemma_serving.planning.settings.annotations import DISTINCT
 from gemma_serving.planning.settings.fields import Block
 
 IAP_RANGE = "35.235.240.0/20"
@@ -43,7 +43,7 @@ class PrivateNetworkArgs(Block):
     project: text.ProjectId
     name: text.NetworkName
     """Name of the network, and of each of its subnets, routers and NATs."""
-    regions: Annotated[Sequence[text.Region], distinct("region", "regions")]
+    regions: Annotated[Sequence[text.Region], DISTINCT]
     """Regions with a subnet. Their order is irrelevant, because a subnet's range depends only on its region."""
     target_tag: text.ResourceName
     """Network tag of the TPU VMs that allow SSH."""
@@ -53,7 +53,7 @@ class PrivateNetworkArgs(Block):
     """Add Cloud NAT, which TPU VMs need for the Hugging Face hub, but not for Google's APIs and Artifact Registry."""
     allow_iap: bool = True
     """Allow SSH from Identity-Aware Proxy. The tunnel needs it."""
-    egress_ports: Annotated[Sequence[text.PortText], distinct("port", "egress_ports")] | None = None
+    egress_ports: Annotated[Sequence[text.PortText], DISTINCT] | None = None
     """TCP ports that TPU VMs may connect to. None: all. The metadata server, DNS and NTP are always reachable."""
     # Google Cloud, "VPC firewall rules": always allowed traffic.
 

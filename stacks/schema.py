@@ -8,12 +8,12 @@ from functools import cache
 from itertools import pairwise
 from typing import Any, Final, TypeAlias, cast
 
+from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core.core_schema import DataclassSchema, DictSchema, LiteralSchema
 
 from gemma_serving.contracts.labels import PRODUCT
 from gemma_serving.planning.settings.fields import SettingField, own_fields
-from gemma_serving.planning.settings.reading import adapter
 from gemma_serving.planning.settings.secrets import KINDS, set_command
 from gemma_serving.planning.settings.stack import NAMESPACES, NOT_IN_FILE, Settings
 from gemma_serving.planning.settings.vllm_args import OPTIONS, Unit, VllmOptions
@@ -29,6 +29,13 @@ class _Generator(GenerateJsonSchema):
     def field_title_should_be_set(self, schema: object) -> bool:
         del schema
         return False
+
+    def function_after_schema(self, schema: Any) -> Schema:  # noqa: ANN401 - of three kinds
+        """Return the schema of the type with what the check adds."""
+        check: object = schema["function"]["function"]
+        return getattr(check, "in_schema", dict)(self.generate_inner(schema["schema"]))
+
+    function_before_schema = function_wrap_schema = function_after_schema
 
     def literal_schema(self, schema: LiteralSchema) -> Schema:
         return {"type": "string", "enum": schema["expected"]}
@@ -57,7 +64,7 @@ class _Generator(GenerateJsonSchema):
 
 def block_schema(block: type) -> Schema:
     """Return the schema of a block and of the blocks in it."""
-    return adapter(block).json_schema(by_alias=True, schema_generator=_Generator)
+    return TypeAdapter(block).json_schema(by_alias=True, schema_generator=_Generator)
 
 
 @cache

@@ -13,9 +13,10 @@ DEFAULT_WORKLOAD: Final = "in=700,out=300,users=8"
 def _address(text: str) -> str:
     from gemma_serving.planning.settings.observability import EMAIL  # noqa: PLC0415 - only if an address is given
 
-    if EMAIL.problem(text) is not None:
-        raise ValueError("one address such as name@example.com")
-    return text
+    try:
+        return EMAIL(text)
+    except ValueError:
+        raise ValueError("one address such as name@example.com") from None
 
 
 @dataclass(frozen=True, kw_only=True)

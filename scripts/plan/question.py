@@ -100,9 +100,10 @@ def deployment_from(question: Question) -> Deployment:
     rest = [pair for pair in ours if pair not in blocks]
     if rest:
         found = with_changes(found, parse_set(rest, other_keys=() if question.stack is None else _file_keys()))
-    problem = check_accepted(found.accept_findings)
-    if problem:
-        raise PlanningError(f"--set acceptFindings: {problem}.")
+    try:
+        check_accepted(found.accept_findings)
+    except ValueError as error:
+        raise PlanningError(f"--set acceptFindings: {error}.") from None
     return found
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gemma_serving.planning.settings.annotations import Limit, OneOf, Rule
+from gemma_serving.planning.settings.annotations import Matching, OneOf
 from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.fields import SettingField
 from gemma_serving.planning.settings.paths import question_fields, value_at
@@ -177,10 +177,10 @@ def allowed(field: SettingField) -> Iterator[object]:
     for annotation in field.annotations:
         if isinstance(annotation, OneOf):
             yield from annotation.values
-        if isinstance(annotation, Rule):
-            yield from annotation.keywords.get("examples", ())
-        if isinstance(annotation, Limit) and annotation.ge is not None and field.hint is int:
-            yield max(int(annotation.ge), 7)
+        if isinstance(annotation, Matching) and annotation.example:
+            yield annotation.example
+    if "ge" in field.words and field.quantity is None and field.hint is int:
+        yield max(int(field.words["ge"]), 7)
 
 
 def question(*arguments: str) -> Deployment:

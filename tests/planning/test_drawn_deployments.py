@@ -18,13 +18,12 @@ from gemma_serving.planning.memory.budget import memory_plan
 from gemma_serving.planning.model.catalog import model_ids
 from gemma_serving.planning.planner import plan_of
 from gemma_serving.planning.rules.findings import RULES
-from gemma_serving.planning.settings.annotations import OneOf, Rule
+from gemma_serving.planning.settings.annotations import Matching, OneOf
 from gemma_serving.planning.settings.bucket import BucketSettings
 from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.image import image_of_version
 from gemma_serving.planning.settings.paths import question_fields, with_changes
-from gemma_serving.planning.settings.vllm_args import VllmOptions
-from gemma_serving.planning.settings.workload import IMAGE_TOKENS
+from gemma_serving.planning.settings.vllm_args import IMAGE_TOKENS, VllmOptions
 from gemma_serving.planning.solve.explain import explain
 from gemma_serving.planning.solve.faster_start import faster_start
 from gemma_serving.planning.solve.plan_json import plan_json
@@ -111,8 +110,8 @@ def words_of(mark: object) -> Iterator[object]:
     """Yield values that a mark allows."""
     if isinstance(mark, OneOf):
         yield from mark.values
-    if isinstance(mark, Rule):
-        yield from mark.keywords.get("examples", ())
+    if isinstance(mark, Matching) and mark.example:
+        yield mark.example
 
 
 def usual(path: str) -> st.SearchStrategy[Any]:

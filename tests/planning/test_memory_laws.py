@@ -15,8 +15,8 @@ from gemma_serving.planning.question.resolved import Resolved
 from gemma_serving.planning.question.types import MemoryPlan
 from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.image import image_of_version
-from gemma_serving.planning.settings.vllm_args import VllmOptions
-from gemma_serving.planning.settings.workload import IMAGE_TOKENS, Workload
+from gemma_serving.planning.settings.vllm_args import IMAGE_TOKENS, VllmOptions
+from gemma_serving.planning.settings.workload import Workload
 from gemma_serving.planning.speed import steps
 from gemma_serving.planning.speed.serving import LoadedServer, server_of, throughput_plan, workload_plan
 from tests.laws import examples

@@ -10,7 +10,6 @@ import pytest
 
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.planning.numbers import LARGEST, is_number, read_json
-from gemma_serving.planning.settings.annotations import Limit
 from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.text import DURATION
 from gemma_serving.scripts.cli.command import Command, run_command
@@ -25,9 +24,7 @@ L4 = ("--model", "google/gemma-4-12B-it-qat-w4a16-ct", "--accelerator", "L4")
 QUESTION = Deployment(model="google/gemma-4-12B-it-qat-w4a16-ct", accelerator="L4")
 
 SET_KEYS = [
-    key
-    for key, field in set_keys().items()
-    if field.hint in {int, float} and field.annotation(Limit) is not None and field.quantity is None
+    key for key, field in set_keys().items() if field.hint in {int, float} and field.words and field.quantity is None
 ]
 DURATIONS = [key for key, field in set_keys().items() if field.quantity is DURATION]
 

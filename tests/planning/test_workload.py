@@ -19,14 +19,8 @@ from gemma_serving.planning.question.types import WorkloadPlan
 from gemma_serving.planning.settings.deployment import NO_SERVICE, Deployment
 from gemma_serving.planning.settings.image import image_of_version
 from gemma_serving.planning.settings.paths import with_changes
-from gemma_serving.planning.settings.vllm_args import VllmOptions
-from gemma_serving.planning.settings.workload import (
-    IMAGE_TOKENS,
-    WORKLOAD_KEYS,
-    Workload,
-    format_workload,
-    parse_workload,
-)
+from gemma_serving.planning.settings.vllm_args import IMAGE_TOKENS, VllmOptions
+from gemma_serving.planning.settings.workload import WORKLOAD_KEYS, Workload, format_workload, parse_workload
 from tests.records import replace
 
 

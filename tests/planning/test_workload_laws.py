@@ -17,8 +17,8 @@ from gemma_serving.planning.question.resolved import Resolved
 from gemma_serving.planning.question.types import Band, WorkloadPlan
 from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.image import image_of_version
-from gemma_serving.planning.settings.vllm_args import VllmOptions
-from gemma_serving.planning.settings.workload import DEFAULT_IMAGE_TOKENS, IMAGE_TOKENS, Workload
+from gemma_serving.planning.settings.vllm_args import IMAGE_TOKENS, VllmOptions
+from gemma_serving.planning.settings.workload import DEFAULT_IMAGE_TOKENS, Workload
 from gemma_serving.planning.speed.serving import server_of, workload_plan
 from tests.laws import examples
 from tests.records import replace

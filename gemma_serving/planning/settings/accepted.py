@@ -1,6 +1,6 @@
 """The findings that `acceptFindings` may name."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 
 from gemma_serving.contracts.spelling import did_you_mean
@@ -19,13 +19,13 @@ def acceptable_ids() -> tuple[str, ...]:
     return tuple(identifier for identifier, (_, is_acceptable) in _rules().items() if is_acceptable)
 
 
-def check_accepted(ids: Iterable[str]) -> str | None:
-    """Return the problem with a list of accepted findings, as one sentence without a full stop; None if the list is valid."""
+def check_accepted(ids: Sequence[str]) -> Sequence[str]:
+    """Return a list of accepted findings. Raises ValueError with its problem, as one sentence without a full stop."""
     for identifier in ids:
         if identifier not in _rules():
             near = did_you_mean(identifier, acceptable_ids())
-            return f'"{identifier}" is not a finding.{near} docs/reference/rules.md lists them'
+            raise ValueError(f'"{identifier}" is not a finding.{near} docs/reference/rules.md lists them')
         what, is_acceptable = _rules()[identifier]
         if not is_acceptable:
-            return f"{identifier} ({what}) cannot be accepted; remove it and change the deployment"
-    return None
+            raise ValueError(f"{identifier} ({what}) cannot be accepted; remove it and change the deployment")
+    return ids

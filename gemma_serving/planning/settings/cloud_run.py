@@ -5,19 +5,25 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Final, Literal, get_args
 
 from gemma_serving.planning.machine.hardware import CLOUD_RUN_GPU_NAMES, CLOUD_RUN_MAX_CONCURRENCY, CLOUD_RUN_VCPU
-from gemma_serving.planning.settings.annotations import Limit, ListOf, OnChange, OneOf, Rule
+from gemma_serving.planning.settings.annotations import ListOf, OnChange, OneOf
 from gemma_serving.planning.settings.fields import Block
-from gemma_serving.planning.settings.text import DurationS, FromZero, Invoker, MemoryMib, MountOption, Positive, Region
+from gemma_serving.planning.settings.text import (
+    DURATION,
+    DurationS,
+    FromZero,
+    Invoker,
+    MemoryMib,
+    MountOption,
+    Positive,
+    Region,
+)
+from gemma_serving.planning.settings.words import AfterValidator, BeforeValidator, Field
 
 LONGEST_REQUEST_S: Final = 3600
 """docs.cloud.google.com/run/docs/configuring/request-timeout"""
 GraphCacheMode = Literal["off", "bucket"]
 """Storage of a service's torch.compile graphs: none, or its bucket for the next start."""
 MountMode = Literal["fuse", "fuse-buffered", "fuse-cached", "streamer", "memory"]
-
-
-def _timeout_problem(timeout_s: int) -> str | None:
-    return None if timeout_s <= LONGEST_REQUEST_S else "Cloud Run allows at most 1h. Lower it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,16 +96,16 @@ class CloudRunSettings(Block):
 
     region: Annotated[Region, OnChange("service")]
     """Region. The GPU must be available there."""
-    gpu: Annotated[str, OneOf(CLOUD_RUN_GPU_NAMES)]
+    gpu: Annotated[str, AfterValidator(OneOf(CLOUD_RUN_GPU_NAMES))]
     """GPU of each instance."""
-    cpu: Annotated[int, OneOf(CLOUD_RUN_VCPU)]
+    cpu: Annotated[int, AfterValidator(OneOf(CLOUD_RUN_VCPU))]
     """vCPU of each instance. An L4 needs at least 4, an RTX PRO 6000 at least 20."""
     memory_mib: MemoryMib
     """Memory of each instance: at least 16Gi with an L4, 80Gi with an RTX PRO 6000.
 
     Weights pass through the memory during loading.
     """
-    concurrency: Annotated[int, Limit(ge=1, le=CLOUD_RUN_MAX_CONCURRENCY)]
+    concurrency: Annotated[int, Field(ge=1, le=CLOUD_RUN_MAX_CONCURRENCY)]
     """Maximum concurrent requests per instance. Further requests wait in Cloud Run's queue."""
     min_instances: FromZero = 0
     """Instances that always run. They are billed even when idle."""
@@ -126,7 +132,7 @@ class CloudRunSettings(Block):
     """
     ingress: Annotated[Literal["all", "internal", "internal-and-cloud-load-balancing"], OnChange("update")] = "all"
     """Networks that can reach the service. Other callers, including checks from your machine, get a 404."""
-    request_timeout_s: Annotated[DurationS, Rule(_timeout_problem)] = LONGEST_REQUEST_S
+    request_timeout_s: Annotated[int, Field(ge=0, le=LONGEST_REQUEST_S), BeforeValidator(DURATION)] = LONGEST_REQUEST_S
     """Timeout of one request. Maximum: 1h."""
     mount: MountSettings = field(default_factory=MountSettings)
     """Access of the server to the weights in the bucket."""

@@ -8,7 +8,7 @@ from gemma_serving.contracts.quotas import Quotas
 from gemma_serving.planning.data.prices import PriceBook
 from gemma_serving.planning.machine.hardware import Accelerator
 from gemma_serving.planning.model.spec import ModelSpec
-from gemma_serving.planning.settings.annotations import Limit
+from gemma_serving.planning.settings.annotations import LARGEST
 from gemma_serving.planning.settings.bucket import BucketSettings
 from gemma_serving.planning.settings.cloud_run import CloudRunSettings
 from gemma_serving.planning.settings.image import ImageSettings
@@ -16,6 +16,7 @@ from gemma_serving.planning.settings.observability import AlertSettings, Metrics
 from gemma_serving.planning.settings.text import DurationS
 from gemma_serving.planning.settings.tpu import TpuSettings
 from gemma_serving.planning.settings.vllm_args import BLOCK_KEYS, KEY_OF, VllmOptions
+from gemma_serving.planning.settings.words import Field
 from gemma_serving.planning.settings.workload import Workload
 
 Platform = Literal["tpu-vm", "cloud-run", "gce", "own"]
@@ -92,8 +93,8 @@ class Deployment(Facts, frozen=True, kw_only=True, forbid_unknown_fields=True):
     endpoint_url: str | None = None
     workload: Workload | None = None
     """The clients' workload; None plans only the saturated rate, at `planning.settings.workload.DEFAULT_WORKLOAD`."""
-    measured_tok_per_s: Annotated[float, Limit(ge=0.001)] | None = None
-    max_usd: Annotated[int, Limit(ge=1)] | None = None
+    measured_tok_per_s: Annotated[float, Field(ge=0.001, le=LARGEST)] | None = None
+    max_usd: Annotated[int, Field(ge=1, le=LARGEST)] | None = None
     max_age_s: DurationS | None = None
     accept_findings: tuple[str, ...] = ()
     provider_keys: tuple[str, ...] = ()

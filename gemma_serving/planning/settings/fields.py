@@ -12,18 +12,17 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
 from gemma_serving.contracts.fields import camel_case
 from gemma_serving.planning.settings.annotations import (
-    MAY_BE_OUTPUT,
+    LARGEST,
     EffectName,
     InFile,
     Key,
-    Limit,
     OnChange,
     OneOf,
     Quantity,
-    Rule,
     WordOrList,
     one_of,
 )
+from gemma_serving.planning.settings.words import Word
 
 if TYPE_CHECKING:
     from pydantic import ConfigDict, GetCoreSchemaHandler
@@ -45,6 +44,10 @@ _WORDS: Final[Mapping[object, str]] = {
     Mapping: "a map",
 }
 """Types in messages."""
+_LIMITS: Final = {"ge": "of {} or more", "gt": "above {}", "le": "at most {}"}
+"""Limits of a number by pydantic's names, in messages."""
+_WITH_SEPARATORS: Final = 1_000
+"""Numbers from which digits are grouped."""
 
 
 class SettingField(NamedTuple):
@@ -60,7 +63,7 @@ class SettingField(NamedTuple):
     """Its type, without None and without annotations."""
     is_optional: bool
     annotations: tuple[object, ...]
-    """Annotations of the value, then of the field (`planning.settings.annotations`)."""
+    """Annotations of the value, then of the field (`planning.settings.annotations`), those of pydantic also with their arguments."""
     effect: EffectName | None
     """Effect of a change, from the field or its block. None: the server changes."""
     default: object
@@ -83,17 +86,26 @@ class SettingField(NamedTuple):
     @property
     def allowed(self) -> str:
         """The values that the type and its limits allow, such as "a whole number of 1 or more"."""
-        choices, limit = self.annotation(OneOf), self.annotation(Limit)
-        if choices is not None or self.quantity is not None:
-            return one_of(choices.values) if choices else "0 or more"
-        if limit is not None and limit.multiple_of is not None:
-            return f"a multiple of {limit.multiple_of}"
+        choices, limits, quantity = self.annotation(OneOf), self.words, self.quantity
+        if choices is not None:
+            return one_of(choices.values)
+        if "multiple_of" in limits:
+            return f"a multiple of {limits['multiple_of']}"
         origin = typing.get_origin(self.hint) or self.hint
         if origin is typing.Literal:
             return one_of(typing.get_args(self.hint))
         if bool in typing.get_args(self.hint):
             return "text, a number, true or false"
-        return f"{_WORDS.get(origin, BLOCK)} {limit or ''}".rstrip()
+        stated = [name for name in _LIMITS if limits.get(name, LARGEST) != LARGEST]
+        words = " and ".join(
+            _LIMITS[name].format((quantity.spell if quantity else _figure)(limits[name])) for name in stated
+        )
+        return words.removeprefix("of ") if quantity else f"{_WORDS.get(origin, BLOCK)} {words}".rstrip()
+
+    @property
+    def words(self) -> "Mapping[str, Any]":
+        """The keywords of pydantic's annotations, such as limits of a number."""
+        return {name: one for word in self.annotations if isinstance(word, Word) for name, one in word.keywords.items()}
 
     @property
     def parts(self) -> "tuple[SettingField | None, SettingField | None]":
@@ -140,24 +152,30 @@ _CONFIG: Final["ConfigDict"] = {
     "strict": True,
 }
 """pydantic's configuration of a block: it converts no value, and ignores no key."""
-_CONSISTENT: Final = Rule(lambda block: next(block.problems(), None))
-"""The contradictions of a block, which count only if each value is valid."""
 
 
 class Block:
-    """A block of settings, or the arguments of a component."""
+    """A block of settings, or the arguments of a component. pydantic's word for its contradictions, a decorated method, would import pydantic here."""
 
     __slots__ = ()
     __pydantic_config__ = _CONFIG
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: "GetCoreSchemaHandler") -> "CoreSchema":  # noqa: ANN401 - a type
-        """Return the schema of the fields, with the contradictions after it."""
-        return _CONSISTENT.__get_pydantic_core_schema__(source, handler)
+        """Return the schema of the fields, with the contradictions after it, which count only if each value is valid."""
+        from pydantic_core import core_schema  # noqa: PLC0415 - as in annotations
+
+        return core_schema.no_info_after_validator_function(_consistent, handler(source))
 
     def problems(self) -> Iterator[str]:
         """Yield each contradiction between keys of the block, and what to change."""
         return iter(())
+
+
+def _consistent(block: Block) -> Block:
+    for problem in block.problems():
+        raise ValueError(problem)
+    return block
 
 
 def file_key(path: str) -> str:
@@ -203,10 +221,9 @@ def _split(hint: object) -> tuple[object, bool, tuple[object, ...]]:
     """Return a type without None and annotations, whether None is allowed, and the annotations from inside out."""
     if typing.get_origin(hint) is typing.Annotated:
         inner, *annotations = typing.get_args(hint)
-        if MAY_BE_OUTPUT in annotations:
-            inner = typing.get_args(inner)[0]
         value, is_optional, inside = _split(inner)
-        return value, is_optional, (*inside, *annotations)
+        arguments = (one for word in annotations if isinstance(word, Word) for one in word.arguments)
+        return value, is_optional, (*inside, *annotations, *arguments)
     if typing.get_origin(hint) in {typing.Union, types.UnionType}:
         every = typing.get_args(hint)
         members = [one for one in every if one is not types.NoneType]
@@ -216,3 +233,7 @@ def _split(hint: object) -> tuple[object, bool, tuple[object, ...]]:
         value, _, annotations = _split(members[0])
         return value, types.NoneType in every, annotations
     return hint, False, ()
+
+
+def _figure(number: float) -> str:
+    return f"{number:,.0f}" if number >= _WITH_SEPARATORS else f"{number:g}"

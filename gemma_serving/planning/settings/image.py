@@ -7,9 +7,10 @@ from gemma_serving.planning.data.images import Image, image_of
 from gemma_serving.planning.settings.annotations import ListOf, OnChange, OneOf
 from gemma_serving.planning.settings.fields import Block
 from gemma_serving.planning.settings.text import Digest, Repository
+from gemma_serving.planning.settings.words import AfterValidator
 
 CUDA_13: Final = 13
-Precision = Annotated[str, OneOf(("bf16", "fp8", "mxfp4", "nvfp4", "w4a16"))]
+Precision = Annotated[str, AfterValidator(OneOf(("bf16", "fp8", "mxfp4", "nvfp4", "w4a16")))]
 
 
 def in_artifact_registry(repository: str) -> bool:

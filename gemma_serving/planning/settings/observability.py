@@ -3,23 +3,20 @@
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal, get_args
 
-from gemma_serving.planning.settings.annotations import Limit, Rule, matching
+from gemma_serving.planning.settings.annotations import Matching, matching
 from gemma_serving.planning.settings.fields import Block
-from gemma_serving.planning.settings.text import DurationS, PositiveNumber
+from gemma_serving.planning.settings.text import DURATION, PositiveNumber
+from gemma_serving.planning.settings.words import AfterValidator, BeforeValidator, Field
 
 TtftBound = Literal["250ms", "500ms", "750ms", "1s", "2500ms", "5s", "7500ms", "10s", "20s", "40s", "80s", "160s"]
 AlertPolicies = Literal["main", "all"]
-EMAIL: Final = matching(r"^[^@\s,]+@[^@\s,]+\.[^@\s,]+$", "an e-mail address", "name@example.com")
-Email = Annotated[str, EMAIL]
+EMAIL: Final = Matching(r"^[^@\s,]+@[^@\s,]+\.[^@\s,]+$", "an e-mail address", "name@example.com")
+Email = Annotated[str, AfterValidator(EMAIL)]
 Webhook = Annotated[str, matching(r"^https?://[^\s/]+(/\S*)?$", "a URL", "https://alerts.example.com/gemma")]
 
 _MIN_IDLE_S: Final = 300
 _MAX_IDLE_S: Final = 86_400
 """Cloud Monitoring evaluates PromQL over at most 25 hours."""
-
-
-def _idle_problem(idle_s: int) -> str | None:
-    return None if _MIN_IDLE_S <= idle_s <= _MAX_IDLE_S else f"idle is {idle_s}s; expected 5m to 1d"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,12 +42,12 @@ class AlertSettings(Block):
     """`main`: the server is not ready, is under pressure, or costs money and serves no requests. `all`: every alert, and a dashboard of the metrics."""
     ttft: TtftBound = "2500ms"
     """Limit of the time to first token on a TPU, for `policies` all. Only bounds of vLLM's histogram are possible."""
-    ttft_goal: Annotated[float, Limit(ge=0.94, le=0.9999)] = 0.99
+    ttft_goal: Annotated[float, Field(ge=0.94, le=0.9999)] = 0.99
     """Fraction of requests that should meet `ttft` in a month, from 0.94 to 0.9999, for `policies` all.
 
     An alert fires if 14.4 times (1 - goal) of the requests miss `ttft`. With a goal below 0.94 it could never fire.
     """
-    idle_s: Annotated[DurationS, Rule(_idle_problem)] = 3_600
+    idle_s: Annotated[int, Field(ge=_MIN_IDLE_S, le=_MAX_IDLE_S), BeforeValidator(DURATION)] = 3_600
     """Time without a request after which the idle alert of a TPU VM fires. From 5m to 1d."""
     daily_cost: PositiveNumber | None = None
     """US dollars per day, at the planner's prices, above which an alert fires.

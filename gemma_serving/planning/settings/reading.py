@@ -10,17 +10,19 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, is_dataclass
 from functools import cache
+from math import inf
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, TypeVar, cast, get_args, get_origin
 
 from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.numbers import read_json
-from gemma_serving.planning.settings.annotations import FromAnyList, Limit, Unusable
+from gemma_serving.planning.settings.annotations import LARGEST, Unusable
 from gemma_serving.planning.settings.fields import BLOCK, Block, SettingField, own_field, own_fields, setting_key
+from gemma_serving.planning.settings.words import Word
 
 if TYPE_CHECKING:
-    from pydantic import TypeAdapter
-    from pydantic_core import ErrorDetails
+    from pydantic import ConfigDict
+    from pydantic_core import ErrorDetails, SchemaValidator
 
 T = TypeVar("T")
 Place: TypeAlias = tuple[str | int, ...]
@@ -53,20 +55,24 @@ class InvalidBlockError(ValueError):
 
 
 @cache
-def adapter(block: type[T]) -> "TypeAdapter[T]":
+def _of_block(block: type) -> "SchemaValidator":
     """Return pydantic's reader of a block."""
+    return _of_type(block)
+
+
+def _of_type(hint: Any, config: "ConfigDict | None" = None) -> "SchemaValidator":  # noqa: ANN401 - any type
     from pydantic import TypeAdapter  # noqa: PLC0415 - a plan of a model checks no value, and loads no pydantic
 
-    return TypeAdapter(block)
+    return cast("SchemaValidator", TypeAdapter(hint, config=config).validator)
 
 
-def _checked(owner: SettingField, values: object, read: "Callable[[TypeAdapter[Any]], T]") -> T:
+def _checked(owner: SettingField, values: object, read: "Callable[[SchemaValidator], T]") -> T:
     """Return what pydantic reads from the values of a field. Raises InvalidBlockError with every problem, each once."""
-    from pydantic import TypeAdapter, ValidationError  # noqa: PLC0415 - as above
+    from pydantic_core import ValidationError  # noqa: PLC0415 - as above
 
-    hint: Any = owner.annotated
     try:
-        return read(adapter(hint) if owner.block else TypeAdapter(hint, config=Block.__pydantic_config__))
+        block = owner.block
+        return read(_of_type(owner.annotated, Block.__pydantic_config__) if block is None else _of_block(block))
     except ValidationError as error:
         if error.errors()[0]["type"] == "json_invalid":
             raise
@@ -106,8 +112,10 @@ def _check_made(block: T) -> T:
 
 def problem_with(hint: object, value: object) -> str | None:
     """Return what a value of an annotated type has to be, such as "expected a region such as us-east4"; None if it is valid."""
+    field = own_field("", hint)
     try:
-        _checked(own_field("", hint), value, lambda of: of.validate_python(value))
+        if not _is_plain(field, value):
+            _checked(field, value, lambda of: of.validate_python(value))
     except InvalidBlockError as error:
         return str(error)
     return None
@@ -160,9 +168,8 @@ def read_text(field: SettingField, text: str) -> object:
 
 def _is_plain(field: SettingField, value: object) -> bool:
     """Return whether a value is certainly valid: a word, a switch or a number within its limits. Loading pydantic takes a third of a plan."""
-    limit, pairs, items = field.annotation(Limit) or Limit(), as_mapping(value), as_sequence(value)
-    hooks = [one for one in field.annotations if hasattr(one, "__get_pydantic_core_schema__")]
-    if not all(isinstance(one, Limit | FromAnyList) for one in hooks):
+    limits, pairs, items = field.words, as_mapping(value), as_sequence(value)
+    if any(isinstance(one, Word) and one.arguments for one in field.annotations):
         return False
     if isinstance(value, list | dict):
         key, item = field.parts
@@ -174,10 +181,9 @@ def _is_plain(field: SettingField, value: object) -> bool:
         is_choice = get_origin(field.hint) is Literal and isinstance(value, str) and value in get_args(field.hint)
         is_word = field.hint is str and isinstance(value, str) and value.isprintable()
         return is_choice or is_word or (field.hint is bool and isinstance(value, bool))
-    is_above = (limit.ge is None or value >= limit.ge) and (limit.gt is None or value > limit.gt)
-    is_multiple = limit.multiple_of is None or value % limit.multiple_of == 0
+    is_within = limits.get("ge", value) <= value <= limits.get("le", LARGEST) and not value <= limits.get("gt", -inf)
     is_kind = field.hint is float or (field.hint is int and isinstance(value, int))
-    return is_kind and is_above and is_multiple and value <= limit.le
+    return is_kind and is_within and ("multiple_of" not in limits or value % limits["multiple_of"] == 0)
 
 
 def _problem(error: "ErrorDetails", owner: SettingField, values: object) -> Problem:

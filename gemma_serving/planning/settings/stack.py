@@ -11,7 +11,7 @@ from gemma_serving.contracts.naming import Names
 from gemma_serving.contracts.staged_weights import own_folder
 from gemma_serving.planning.data.images import DEFAULT_IMAGES, IMAGES
 from gemma_serving.planning.settings.accepted import check_accepted
-from gemma_serving.planning.settings.annotations import ListOf, Named, OnChange, Rule
+from gemma_serving.planning.settings.annotations import ListOf, Named, OnChange
 from gemma_serving.planning.settings.bucket import BucketSettings
 from gemma_serving.planning.settings.cloud_run import CloudRunSettings
 from gemma_serving.planning.settings.docker_hub import DockerHubSettings
@@ -33,6 +33,7 @@ from gemma_serving.planning.settings.text import (
 from gemma_serving.planning.settings.tpu import TpuSettings
 from gemma_serving.planning.settings.vllm_args import STREAMER, VllmOptions
 from gemma_serving.planning.settings.vllm_blocks import OptionsOrBlocks
+from gemma_serving.planning.settings.words import AfterValidator, WrapValidator
 from gemma_serving.planning.settings.workload import Workload
 
 NAMESPACES: Final = (PRODUCT, "docker", "gcp", "gcp-tpu", "pulumi")
@@ -45,19 +46,20 @@ ENDED: Final = {
 """Former keys, and what answers in their place, as a sentence."""
 
 
-def _url_problem(url: str) -> str | None:
+def _full_url(url: str) -> str:
     try:
         parts = urlsplit(url)
     except ValueError:
         parts = urlsplit("")
-    is_whole = parts.scheme in {"http", "https"} and parts.hostname
-    return None if is_whole else "expected a full URL such as https://models.example.com"
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise ValueError("expected a full URL such as https://models.example.com")
+    return url
 
 
-def _tools_problem(options: VllmOptions) -> str | None:
+def _with_parser(options: VllmOptions) -> VllmOptions:
     if options.enable_auto_tool_choice and not options.tool_call_parser:
-        return "enableAutoToolChoice needs toolCallParser; for Gemma 4 set toolCallParser: gemma4"
-    return None
+        raise ValueError("enableAutoToolChoice needs toolCallParser; for Gemma 4 set toolCallParser: gemma4")
+    return options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +86,7 @@ class Settings(Block):
     """Precision of the weights. Default: the checkpoint's own."""
     weights: Literal["hub", "bucket", "prefetched-image"] = "hub"
     """Source of the weights at start: the Hugging Face hub, the stack's bucket, or the image (Cloud Run only)."""
-    image: Annotated[ImageSettings, Named(IMAGES, named_image, "repository and digest")]
+    image: Annotated[ImageSettings, WrapValidator(Named(IMAGES, named_image, "repository and digest"))]
     """The server's image: the name of a known image such as `vllm-openai`, or a block for a custom image. Default: the target's image.
 
     A custom image is a repository of Docker Hub or Artifact Registry, pinned by digest.
@@ -94,7 +96,7 @@ class Settings(Block):
 
     Docker Hub limits pulls without an account. They count against an IP address that you share with others.
     """
-    vllm: Annotated[OptionsOrBlocks, Rule(_tools_problem)] = field(default_factory=VllmOptions)
+    vllm: Annotated[OptionsOrBlocks, AfterValidator(_with_parser)] = field(default_factory=VllmOptions)
     """Options of vLLM. The planner recommends values for options that are not set."""
     tpu: TpuSettings | None = None
     """TPU capacity, and how long to wait for it. Required with target tpu, otherwise rejected."""
@@ -109,14 +111,14 @@ class Settings(Block):
 
     Without `users` and `ratePerS`, the workload has as many users as the server runs concurrently.
     """
-    endpoint_url: Annotated[str | None, Rule(_url_problem), OnChange("nothing")] = None
+    endpoint_url: Annotated[Annotated[str, AfterValidator(_full_url)] | None, OnChange("nothing")] = None
     """URL at which clients reach the server, for example a load balancer's. Default: the stack's own."""
     measured_tok_per_s: Annotated[PositiveNumber | None, OnChange("nothing")] = None
     """Measured output rate of all requests together, in tokens per second.
 
     The planner uses it for the cost per million tokens.
     """
-    accept_findings: Annotated[ListOf[str], Rule(check_accepted), OnChange("nothing")] = ()
+    accept_findings: Annotated[ListOf[str], AfterValidator(check_accepted), OnChange("nothing")] = ()
     """Ids of planner findings that you accept. They are shown and do not block."""
     max_age_s: Annotated[DurationS | None, OnChange("update")] = None
     """Maximum time since the first start of a TPU VM or the service, across TPU VMs.

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from typing import Annotated
 
 from gemma_serving.contracts.labels import is_reserved
-from gemma_serving.planning.settings.annotations import Limit, Quantity, Rule, matching
+from gemma_serving.planning.settings.annotations import LARGEST, Quantity, matching
+from gemma_serving.planning.settings.words import AfterValidator, BeforeValidator, Field
 from gemma_serving.planning.units import DURATION_PATTERN, format_duration, parse_duration_s
 
 _PATH = r"^((https://\S+/)?projects/[^/\s]+/"
@@ -87,7 +88,7 @@ ImageByDigest = Annotated[
     str, matching(r"^.+@sha256:[0-9a-f]{64}$", 'a reference by digest. Replace its tag with "@sha256:..."')
 ]
 PortText = Annotated[str, matching(r"^[0-9]{1,5}(-[0-9]{1,5})?$", "a port or a range as text", "443")]
-Port = Annotated[int, Limit(ge=1, le=65_535)]
+Port = Annotated[int, Field(ge=1, le=65_535)]
 _SET_BY_CLOUD_RUN = "PORT|K_SERVICE|K_REVISION|K_CONFIGURATION"
 Variable = Annotated[
     str, matching(rf"^(?!({_SET_BY_CLOUD_RUN})$)[A-Za-z_]\w*$", "a variable that Cloud Run does not set")
@@ -120,17 +121,19 @@ LabelKey = Annotated[
 LabelValue = Annotated[str, matching(r"^[a-z0-9_-]{0,63}$", "a value of up to 63 characters of a-z, 0-9, - and _")]
 
 
-def _reserved(labels: Mapping[str, str]) -> str | None:
+def _not_reserved(labels: Mapping[str, str]) -> Mapping[str, str]:
     reserved = next((key for key in sorted(labels) if is_reserved(key)), None)
-    return None if reserved is None else f'"{reserved}" is set by this project; choose another key'
+    if reserved is not None:
+        raise ValueError(f'"{reserved}" is set by this project; choose another key')
+    return labels
 
 
-NOT_RESERVED = Rule(_reserved)
+NOT_RESERVED = AfterValidator(_not_reserved)
 Labels = Annotated[Mapping[LabelKey, LabelValue], NOT_RESERVED]
-Positive = Annotated[int, Limit(gt=0)]
-PositiveNumber = Annotated[float, Limit(gt=0)]
-FromZero = Annotated[int, Limit(ge=0)]
-NumberFromZero = Annotated[float, Limit(ge=0)]
+Positive = Annotated[int, Field(gt=0, le=LARGEST)]
+PositiveNumber = Annotated[float, Field(gt=0, le=LARGEST)]
+FromZero = Annotated[int, Field(ge=0, le=LARGEST)]
+NumberFromZero = Annotated[float, Field(ge=0, le=LARGEST)]
 
 _MEMORY_UNITS_MIB = {"Gi": 1024, "Mi": 1}
 _MEMORY_PATTERN = r"^([0-9]+)(Gi|Mi)$"
@@ -151,7 +154,7 @@ def format_memory(mib: int) -> str:
 
 DURATION = Quantity(parse_duration_s, format_duration, DURATION_PATTERN, ("90s", "4h"))
 MEMORY = Quantity(parse_memory_mib, format_memory, _MEMORY_PATTERN, ("512Mi", "32Gi"))
-DurationS = Annotated[int, DURATION]
+DurationS = Annotated[int, Field(ge=0), BeforeValidator(DURATION)]
 """Seconds, written with a unit in the file."""
-MemoryMib = Annotated[int, MEMORY]
+MemoryMib = Annotated[int, Field(ge=0), BeforeValidator(MEMORY)]
 """MiB, written with a unit in the file."""

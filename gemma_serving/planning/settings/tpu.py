@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Final, Literal
 
 from gemma_serving.planning.machine.hardware import COMPUTE_MAX_WAIT_S, MIN_BOOT_DISK_GB, machine_type_of, machine_types
-from gemma_serving.planning.settings.annotations import Limit, ListOf, OnChange, Rule, WordOrList, distinct
+from gemma_serving.planning.settings.annotations import DISTINCT, LARGEST, ListOf, OnChange, WordOrList
 from gemma_serving.planning.settings.capacity_form import CapacityForm, FormText, ProvisioningModel, read_form
 from gemma_serving.planning.settings.fields import Block
 from gemma_serving.planning.settings.text import (
+    DURATION,
     AcceleratorType,
     DurationS,
     Member,
@@ -20,7 +21,7 @@ from gemma_serving.planning.settings.text import (
     TunnelRole,
     Zone,
 )
-from gemma_serving.planning.units import format_duration
+from gemma_serving.planning.settings.words import BeforeValidator, Field
 
 CapacityApiName = Literal["cloud-tpu", "compute-engine"]
 SshAccess = Literal["os-login", "metadata-key"]
@@ -28,12 +29,6 @@ CompileCache = Literal["machine", "bucket", "off"]
 
 LEAST_IDLE_S: Final = 600
 """Minimum of `idleAfter`: far above the interval of the TPU VM's reports, so a short gap between requests is not idle time."""
-
-
-def _idle_problem(idle_after_s: int) -> str | None:
-    if idle_after_s >= LEAST_IDLE_S:
-        return None
-    return f"idleAfter must be at least {format_duration(LEAST_IDLE_S)}, because a TPU VM reports once a minute; set for example idleAfter: 2h"
 
 
 _ZONE_OF_RESERVATION: Final = re.compile(r"/(?:locations|zones)/([^/]+)/reservations/")
@@ -66,7 +61,7 @@ class TpuSettings(Block):
 
     accelerator_type: Annotated[AcceleratorType, OnChange("capacity")]
     """Slice of a single host, with at most 8 chips."""
-    zones: Annotated[ListOf[Zone], distinct("zone", "zones"), OnChange("update")]
+    zones: Annotated[ListOf[Zone], DISTINCT, OnChange("update")]
     """Zones in order of preference.
 
     The provider deletes its request in one zone before it tries the next.
@@ -77,7 +72,7 @@ class TpuSettings(Block):
     `compute-engine` creates a v6e instance instead of a queued resource. Google adds new features to that API only.
     """
     provisioning: Annotated[
-        ListOf[FormText], distinct("form", "provisioning"), WordOrList("spot:5m"), OnChange("capacity")
+        ListOf[FormText], DISTINCT, BeforeValidator(WordOrList("spot:5m")), OnChange("capacity")
     ] = ("flex-start",)
     """Form of capacity, or a list of forms in order of preference.
 
@@ -98,7 +93,9 @@ class TpuSettings(Block):
     """Maximum wait for capacity in one zone, before the provider tries the next zone."""
     wait_total_s: Annotated[DurationS | None, OnChange("nothing")] = None
     """Maximum wait of one `up` for capacity in all zones together. Default: no limit except `waitPerZone` in each zone."""
-    idle_after_s: Annotated[DurationS | None, Rule(_idle_problem), OnChange("update")] = None
+    idle_after_s: Annotated[
+        Annotated[int, Field(ge=LEAST_IDLE_S), BeforeValidator(DURATION)] | None, OnChange("update")
+    ] = None
     """Time without a request after which `gemma teardown --all --over-limit` tears the stack down, at least 10m. Default: off.
 
     The TPU VM measures the time with the server's counters.
@@ -113,7 +110,9 @@ class TpuSettings(Block):
 
     If it is too short, `up` fails while the model is still loading.
     """
-    boot_disk_size_gb: Annotated[Annotated[int, Limit(ge=MIN_BOOT_DISK_GB)] | None, OnChange("capacity")] = None
+    boot_disk_size_gb: Annotated[
+        Annotated[int, Field(ge=MIN_BOOT_DISK_GB, le=LARGEST)] | None, OnChange("capacity")
+    ] = None
     """Size of the boot disk in GB, for the system, the image and the weights. Default: Google's 100 GB."""
     runtime_version: Annotated[RuntimeVersion | None, OnChange("capacity")] = None
     """TPU VM image. Default: the image for the accelerator's generation."""

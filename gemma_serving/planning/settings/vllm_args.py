@@ -14,8 +14,10 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias, cast, 
 
 from gemma_serving.contracts.fields import to_json
 from gemma_serving.planning.data.exposure import EXPOSURE_ENVIRONMENT, NO_DOMAIN, exposure_arguments
-from gemma_serving.planning.settings.annotations import Key, Limit, ListOf, OneOf, Unusable, matching
+from gemma_serving.planning.settings.annotations import LARGEST, Key, ListOf, OneOf, Unusable, matching
 from gemma_serving.planning.settings.fields import Block, SettingField, own_fields
+from gemma_serving.planning.settings.text import FromZero, NumberFromZero
+from gemma_serving.planning.settings.words import AfterValidator, Field
 
 DEFAULT_PORT: Final = 8000
 XLA_CACHE_PATH: Final = "/dev/shm/vllm_cache"  # noqa: S108 - inside the container
@@ -74,10 +76,9 @@ SCALED_KV_SUFFIX: Final = "_per_token_head"
 Modality: TypeAlias = Literal["image", "audio", "video"]
 """Kinds of prompt items other than text."""
 
-_Count: TypeAlias = Annotated[int, Limit(ge=1)] | None
-_Tokens: TypeAlias = Annotated[int, Limit(ge=1), Unit("tokens")] | None
-_Fraction: TypeAlias = Annotated[float, Limit(gt=0, le=1)] | None
-_Gib: TypeAlias = Annotated[float, Limit(ge=0)] | None
+_Count: TypeAlias = Annotated[int, Field(ge=1, le=LARGEST)] | None
+_Tokens: TypeAlias = Annotated[int, Field(ge=1, le=LARGEST), Unit("tokens")] | None
+_Fraction: TypeAlias = Annotated[float, Field(gt=0, le=1)] | None
 _Switch: TypeAlias = Annotated[bool, Flag(has_no_form=True)] | None
 _HostName: TypeAlias = Annotated[
     str,
@@ -91,9 +92,11 @@ _HostName: TypeAlias = Annotated[
 ENABLE_LORA: Final = "--enable-lora"
 IMAGE_TOKENS: Final = (70, 140, 280, 560, 1_120)
 """Allowed soft tokens per image: Gemma 4's `max_soft_tokens` (transformers' Gemma4ImageProcessor). Default: 280."""
+ImageTokens: TypeAlias = Annotated[int, AfterValidator(OneOf(IMAGE_TOKENS))]
 DEFAULT_IMAGE_TOKENS: Final = 280
 LORA_RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Values of `--max-lora-rank` (vLLM 0.28.0 to 0.31.0, config/lora.py)."""
+LoraRank: TypeAlias = Annotated[int, AfterValidator(OneOf(LORA_RANKS))]
 DEFAULT_LORA_RANK: Final = 16
 
 
@@ -144,14 +147,14 @@ class VllmOptions(Block):
     """Maximum requests per step. Further requests wait in the queue."""
     max_num_batched_tokens: _Tokens = None
     """Maximum tokens per step. The longest image or audio item must fit in one step."""
-    block_size: Annotated[Annotated[int, Limit(ge=16, multiple_of=16)] | None, Unit("tokens")] = None
+    block_size: Annotated[Annotated[int, Field(ge=16, multiple_of=16, le=LARGEST)] | None, Unit("tokens")] = None
     """Size of one block of the KV cache, a multiple of 16.
 
     On a TPU the default depends on the longest request.
     """
     enforce_eager: _Switch = None
     """Disable torch.compile and CUDA graphs: faster start, less memory, slower decoding."""
-    cpu_offload_gib: Annotated[_Gib, Flag("--cpu-offload-gb")] = None
+    cpu_offload_gib: Annotated[NumberFromZero | None, Flag("--cpu-offload-gb")] = None
     """GiB of weights kept in host memory, as a last resort.
 
     vLLM reads these weights over PCIe for every token.
@@ -162,19 +165,19 @@ class VllmOptions(Block):
     """Schedule the next step while the current one computes."""
     disable_chunked_mm_input: _Switch = None
     """Never split an image or audio item over two steps. TPUs need this."""
-    limit_mm_per_prompt: Annotated[Mapping[Modality, Annotated[int, Limit(ge=0)]] | None, Unit("items")] = None
+    limit_mm_per_prompt: Annotated[Mapping[Modality, FromZero] | None, Unit("items")] = None
     """Maximum items of each kind per request.
 
     If all are 0, encoders reserve no memory and only text is served.
     """
     image_tokens: Annotated[
-        Annotated[int, OneOf(IMAGE_TOKENS)] | None,
+        ImageTokens | None,
         Key("multimodal.imageTokens"),
         Flag("--mm-processor-kwargs"),
         InJson((("max_soft_tokens",),)),
     ] = None
     max_image_tokens: Annotated[
-        Annotated[int, OneOf(IMAGE_TOKENS)] | None,
+        ImageTokens | None,
         Key("multimodal.maxImageTokens"),
         Flag("--hf-overrides"),
         InJson((("vision_config", "default_output_length"), ("vision_soft_tokens_per_image",))),
@@ -215,7 +218,7 @@ class VllmOptions(Block):
         Flag("--lora-modules"),
         Pairs(ENABLE_LORA),
     ] = None
-    max_lora_rank: Annotated[Annotated[int, OneOf(LORA_RANKS)] | None, Key("lora.rank")] = None
+    max_lora_rank: Annotated[LoraRank | None, Key("lora.rank")] = None
     max_loras: Annotated[_Count, Key("lora.atOnce")] = None
     trust_remote_code: bool | None = None
     """Run Python code from the checkpoint's repository. Gemma 4 does not need it."""

@@ -9,22 +9,23 @@ from dataclasses import dataclass, fields
 from typing import Annotated, Any, Final, Literal, TypeAlias, cast, get_args
 
 from gemma_serving.contracts.fields import camel_case
-from gemma_serving.planning.settings.annotations import InFile, Limit, OneOf, matching
+from gemma_serving.planning.settings.annotations import InFile, matching
 from gemma_serving.planning.settings.fields import Block
 from gemma_serving.planning.settings.text import Commit, ModelId, Positive
 from gemma_serving.planning.settings.vllm_args import (
     BLOCK_KEYS,
     DEFAULT_LORA_RANK,
-    IMAGE_TOKENS,
-    LORA_RANKS,
     OPTIONS,
+    ImageTokens,
+    LoraRank,
     Modality,
     VllmOptions,
 )
+from gemma_serving.planning.settings.words import Field
 
 _PARSER: Final = "gemma4"
 PROPOSED_TOKENS: Final = 3
-_Items = Annotated[int, Limit(ge=0, le=999)]
+_Items = Annotated[int, Field(ge=0, le=999)]
 _AdapterName = Annotated[str, matching(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$", "an adapter's name", "sql")]
 _Folder = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 _AdapterPlace = Annotated[
@@ -35,10 +36,6 @@ _AdapterPlace = Annotated[
         "my-org/gemma-4-sql-lora",
     ),
 ]
-
-
-_SIZE: Final = OneOf(IMAGE_TOKENS)
-_RANK: Final = OneOf(LORA_RANKS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,9 +54,9 @@ class MultimodalSettings(Block):
 
     Only E2B, E4B and 12B accept audio. They need a GPU and an image with `vllm[audio]`.
     """
-    image_tokens: Annotated[int, _SIZE] | None = None
+    image_tokens: ImageTokens | None = None
     """Tokens of one image, unless a request chooses another size: 70, 140, 280, 560 or 1120. Default: 280."""
-    max_image_tokens: Annotated[int, _SIZE] | None = None
+    max_image_tokens: ImageTokens | None = None
     """Largest image that a request may choose. Default: `imageTokens`."""
 
     def options(self) -> Mapping[str, object]:
@@ -118,7 +115,7 @@ class LoraSettings(Block):
     Each is a Hugging Face id, gs://BUCKET/FOLDER, or a folder of the image. With weights bucket, `gemma stage_model` copies them to the
     stack's bucket.
     """
-    rank: Annotated[int, _RANK] = DEFAULT_LORA_RANK
+    rank: LoraRank = DEFAULT_LORA_RANK
     """Largest rank of an adapter. It sets the reserved memory."""
     at_once: Positive | None = None
     """Adapters that one step can use. Each reserves memory. Default: all `adapters`."""

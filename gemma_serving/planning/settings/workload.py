@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Annotated, Final, TypeAlias, cast
 
 from gemma_serving.planning.errors import PlanningError
-from gemma_serving.planning.settings.annotations import Limit, OneOf
 from gemma_serving.planning.settings.fields import Block, SettingField, block_fields
 from gemma_serving.planning.settings.reading import problem_with
-from gemma_serving.planning.settings.vllm_args import DEFAULT_IMAGE_TOKENS, IMAGE_TOKENS
+from gemma_serving.planning.settings.vllm_args import DEFAULT_IMAGE_TOKENS, ImageTokens
+from gemma_serving.planning.settings.words import Field
 
 _SHOWN: Final = 40
 """Maximum characters of an invalid value that a message repeats."""
@@ -21,9 +21,9 @@ _MOST_USERS: Final = 1_000_000
 _MOST_ITEMS: Final = 1_000
 _MOST_AUDIO_S: Final = 3_600
 
-_Tokens: TypeAlias = Annotated[int, Limit(ge=1, le=_MOST_TOKENS)]
-_Items: TypeAlias = Annotated[int, Limit(ge=0, le=_MOST_ITEMS)]
-_Share: TypeAlias = Annotated[float, Limit(ge=0, le=1)]
+_Tokens: TypeAlias = Annotated[int, Field(ge=1, le=_MOST_TOKENS)]
+_Items: TypeAlias = Annotated[int, Field(ge=0, le=_MOST_ITEMS)]
+_Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 
 DEFAULT_INPUT_TOKENS: Final = 768
 DEFAULT_OUTPUT_TOKENS: Final = 512
@@ -42,19 +42,19 @@ class Workload(Block):
     """Text tokens per prompt, including any shared prefix."""
     output_tokens: _Tokens = DEFAULT_OUTPUT_TOKENS
     """Tokens per response, including reasoning."""
-    users: Annotated[int, Limit(ge=1, le=_MOST_USERS)] | None = None
+    users: Annotated[int, Field(ge=1, le=_MOST_USERS)] | None = None
     """Clients that each wait for a response, then immediately send the next request. Excludes `ratePerS`."""
-    rate_per_s: Annotated[float, Limit(gt=0, le=_MOST_USERS)] | None = None
+    rate_per_s: Annotated[float, Field(gt=0, le=_MOST_USERS)] | None = None
     """Requests per second, independent of responses. Excludes `users`."""
     prefix_share: _Share = 0.0
     """Fraction of a prompt's text, from 0 to 1, that other prompts share, such as a system prompt."""
     images: _Items = 0
     """Images per request."""
-    image_tokens: Annotated[int, OneOf(IMAGE_TOKENS)] | None = None
+    image_tokens: ImageTokens | None = None
     """Soft tokens per image (`max_soft_tokens`). Default: the server's, `vllm.multimodal.imageTokens`."""
     videos: _Items = 0
     """Videos per request, 32 frames each."""
-    audio_s: Annotated[float, Limit(ge=0, le=_MOST_AUDIO_S)] = 0.0
+    audio_s: Annotated[float, Field(ge=0, le=_MOST_AUDIO_S)] = 0.0
     """Seconds of audio per request."""
     adapters: _Items = 0
     """LoRA adapters that the requests use in turn."""
