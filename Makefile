@@ -19,6 +19,7 @@ setup:  ## Install the environment and the Pulumi engine.
 	@test -n "$(PYTHON)" || { echo "setup: no Python 3.11, 3.12 or 3.13 with venv found. Install one, or run: make setup PYTHON=/path/to/python3"; exit 1; }
 	@PYTHONPATH=packages $(PYTHON) -m tools.engine.concurrent_build $(MAKE) --silent $(STAMP)
 	@.venv/bin/python -m tools.link
+	@.venv/bin/python -m authors.stored_settings
 	@.venv/bin/python -m tools.engine
 
 # uv installs the locked packages in a seventh of pip's time. It ignores pip's settings, so pip is the fallback.

@@ -16,6 +16,7 @@ from authors.release import plugins
 from authors.release.archives import ROOT, source_date, write_archive
 from authors.release.version import SCHEMA, repository, the_version, with_addresses
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
+from gemma_serving.planning.settings.stored import FILE
 
 PLATFORMS: Final = tuple(f"{system}-{machine}" for system in ("linux", "darwin") for machine in ("amd64", "arm64"))
 """Names under which `pulumi plugin install` searches an archive. The archives have sources, so all have the same bytes."""
@@ -27,11 +28,11 @@ BACKEND: Final = Path(__file__).with_name("backend.txt")
 SUMS: Final = "SHA256SUMS"
 """In the format of `sha256sum --check`."""
 _LIMIT_S: Final = 600
-_NO_SOURCES: Final = shutil.ignore_patterns("__pycache__", "*.egg-info")
+_NO_SOURCES: Final = shutil.ignore_patterns("__pycache__", "*.egg-info", FILE.name)
 
 
 def _copied(package: Path, target: Path) -> Path:
-    """Copy what a distribution has, of the root only the product and the files of its build's table. Return the copy."""
+    """Copy what a distribution has, of the root only the product, the files of its build's table and the settings' schema. Return the copy."""
     table = tomllib.loads((package / "pyproject.toml").read_text(encoding="utf-8"))["tool"].get("hatch")
     if table is None:
         return shutil.copytree(package, target, ignore=_NO_SOURCES)
@@ -42,6 +43,9 @@ def _copied(package: Path, target: Path) -> Path:
             shutil.copytree(package / name, target / name, ignore=_NO_SOURCES)
         else:
             shutil.copy2(package / name, target / name)
+    # In a process of its own: the file names the modules that were loaded.
+    store = [sys.executable, "-m", "authors.stored_settings", str(target / FILE.relative_to(ROOT))]
+    subprocess.run(store, cwd=ROOT, timeout=_LIMIT_S, check=True)
     return target
 
 

@@ -18,6 +18,7 @@ from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.numbers import read_json
 from gemma_serving.planning.settings.annotations import LARGEST, Unusable
 from gemma_serving.planning.settings.fields import BLOCK, Block, SettingField, own_field, own_fields, setting_key
+from gemma_serving.planning.settings.stored import stored_validator
 from gemma_serving.planning.settings.words import Word
 
 if TYPE_CHECKING:
@@ -57,11 +58,11 @@ class InvalidBlockError(ValueError):
 @cache
 def _of_block(block: type) -> "SchemaValidator":
     """Return pydantic's reader of a block."""
-    return _of_type(block)
+    return stored_validator(block) or _of_type(block)
 
 
 def _of_type(hint: Any, config: "ConfigDict | None" = None) -> "SchemaValidator":  # noqa: ANN401 - any type
-    from pydantic import TypeAdapter  # noqa: PLC0415 - a plan of a model checks no value, and loads no pydantic
+    from pydantic import TypeAdapter  # noqa: PLC0415 - a plan of a model checks no value, and one of a stack has a file
 
     return cast("SchemaValidator", TypeAdapter(hint, config=config).validator)
 

@@ -12,6 +12,7 @@ import pytest
 
 from authors.release.build import build_distribution
 from authors.release.version import repository, the_version
+from gemma_serving.planning.settings.stored import FILE
 
 pytestmark = [pytest.mark.long]
 ROOT = Path(__file__).resolve().parents[3]
@@ -70,7 +71,8 @@ def test_it_has_every_file_of_the_product_and_of_the_table(dist):
     outside = subprocess.run(
         ["git", "ls-files", *table["force-include"]], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.split()
-    assert names == {*(wanted - links - plugin), *(f"gemma_serving/{name}" for name in outside)}
+    made = {str(FILE.relative_to(ROOT))}
+    assert names == {*(wanted - links - plugin), *(f"gemma_serving/{name}" for name in outside), *made}
 
 
 @pytest.mark.parametrize(
