@@ -28,6 +28,7 @@ from gemma_serving.planning.settings.secrets import HF_TOKEN, KINDS, set_command
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, missing, ok, unknown
 from gemma_serving.scripts.stack.deployed_server import secret_versions
+from gemma_serving.stacks.bucket_weights import staged_weights
 from gemma_serving.stacks.extra_checkpoints import extra_checkpoints, staging_command
 from gemma_serving.stacks.planned import to_deployment
 
@@ -105,8 +106,6 @@ def weights(settings: Settings, stack: str) -> Iterator[Diagnosis]:
     """Check the staged copy of the model, then of its drafter, adapters and template, as the hook of the deployment reads them."""
     if settings.weights != "bucket":
         return
-    from gemma_serving.stacks.hooks.staged_weights import staged_weights  # noqa: PLC0415 - loads Pulumi's SDK
-
     for folder in staged_weights(settings, stack):
         fault = asyncio.run(folder.found())
         if fault is not None and fault.blocks:

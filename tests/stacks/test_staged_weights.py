@@ -3,6 +3,8 @@
 import asyncio
 import json
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,8 +17,9 @@ from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.resource_types import SERVICE_TYPE
 from gemma_serving.contracts.settings_files import settings_file
 from gemma_serving.contracts.staged_weights import MANIFEST, STAGING_VARIABLE, manifest_hash
+from gemma_serving.stacks.bucket_weights import StagedWeights
 from gemma_serving.stacks.hooks import staged_weights
-from gemma_serving.stacks.hooks.staged_weights import StagedWeights, require_weights_of_new_server
+from gemma_serving.stacks.hooks.staged_weights import require_complete, require_weights_of_new_server
 from gemma_serving.stacks.loading import from_file
 from localcloud.tests import idle_cloud
 from localcloud.world.scenario import Fault, OperationDurations, Scenario
@@ -73,7 +76,7 @@ def weights(*, existing):
 
 
 def require(*, existing=False):
-    asyncio.run(weights(existing=existing).require(pulumi.ResourceHookArgs("urn", "", "vllm", "t")))
+    asyncio.run(require_complete(weights(existing=existing)))
 
 
 def test_a_bucket_that_does_not_exist_holds_no_weights(monkeypatch, cloud):
@@ -183,7 +186,7 @@ def test_a_server_that_is_bound_to_other_weights_is_refused_with_the_setting(mon
     monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: False)
     check = replace(weights(existing=False), manifest=OTHER_HASH)
     with pytest.raises(CommandRefusedError, match=r"bucket.manifest is 0+\. The folder's name has the other hash"):
-        asyncio.run(check.require(pulumi.ResourceHookArgs("urn", "", "vllm", "t")))
+        asyncio.run(require_complete(check))
 
 
 @pytest.mark.parametrize("method", ["storage.objects.list", "storage.objects.get"])
@@ -238,3 +241,11 @@ def test_missing_weights_stop_up_before_the_first_resource_but_not_staging(monke
         require_new({})
     bucket(f"{FOLDER}/config.json", f"{FOLDER}/{MANIFEST}")
     require_new({})
+
+
+def test_a_command_that_checks_weights_loads_no_sdk():
+    probe = "import sys, gemma_serving.scripts.doctor.model; print(sorted({'pulumi', 'pulumi_gcp'} & {*sys.modules}))"
+    done = subprocess.run(
+        [sys.executable, "-c", probe], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.strip() == "[]"

@@ -5,7 +5,7 @@ import pytest
 from gemma_serving.planning.cost.subject import examine
 from gemma_serving.planning.memory.host_memory import parts_bytes
 from gemma_serving.planning.planner import plan
-from gemma_serving.stacks.hooks.staged_weights import staged_weights
+from gemma_serving.stacks.bucket_weights import staged_weights
 from gemma_serving.stacks.loading import from_values
 from gemma_serving.stacks.planned import to_deployment
 from tests.stacks.conftest import values_of

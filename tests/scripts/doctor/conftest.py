@@ -30,7 +30,7 @@ from gemma_serving.scripts.doctor import (
     tunnel_role,
 )
 from gemma_serving.scripts.doctor.__main__ import COMMAND
-from gemma_serving.stacks.hooks import staged_weights
+from gemma_serving.stacks import bucket_weights
 from gemma_serving.stacks.hooks.run_recorder import RunRecorder
 from localcloud.tests import idle_cloud
 from localcloud.tests.conftest import Client
@@ -314,7 +314,7 @@ def world(tmp_path, monkeypatch, capsys):
         monkeypatch.setattr(runner, "run", world.engine.run)
         monkeypatch.setattr(RunRecorder, "past_limits", lambda _: Absent())
         monkeypatch.setattr(oauth, "new_private_key", KEY_OF_ALL)
-        for module, name in ((model, "_LIMIT_S"), (staged_weights, "LIMIT_S")):
+        for module, name in ((model, "_LIMIT_S"), (bucket_weights, "LIMIT_S")):
             monkeypatch.setattr(module, name, 60.0)  # a busy machine needs more than a user would wait
         # google-auth looks up a regional boundary at Google's own address, which no variable redirects.
         lookup = "_is_regional_access_boundary_lookup_required"

@@ -45,7 +45,7 @@ from gemma_serving.scripts.status import collect
 from gemma_serving.scripts.up import __main__ as command
 from gemma_serving.scripts.up import deploying as up
 from gemma_serving.scripts.up import importing, returning, starting
-from gemma_serving.stacks.hooks.staged_weights import StagedWeights, Unproved
+from gemma_serving.stacks.bucket_weights import StagedWeights, Unproved
 from tests.cloud.populated import owner
 from tests.contracts.test_server_change import machine, service
 from tests.engine_package.test_locks import refusal
