@@ -22,7 +22,7 @@ from authors.in_local_cloud import copy_project, inside_folder, run_inside
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.engine import runner
 from gemma_serving.engine.children import ended
-from gemma_serving.engine.deployment import read_deployment
+from gemma_serving.engine.exported_state import read_deployment
 from gemma_serving.engine.state import outputs_in
 from gemma_serving.scripts.cli.command import Command, run_command
 from gemma_serving.scripts.stack.settings import stack_settings

@@ -36,7 +36,7 @@ class ModelBucketArgs(Block):
     archivers: Mapping[str, Input[text.Grantee]] = field(default_factory=dict[str, pulumi.Input[str]])
     """IAM members that can also write, list and delete objects below `archive_folder`, by a short name."""
     archive_folder: text.Prefix = ARCHIVE_PREFIX
-    """Folder of the archivers, for example one of Pods (`gemma_serving.gke.server.PROGRAMS_FOLDER`). A change replaces their grants."""
+    """Folder of the archivers, for example one of Pods (`gemma_serving.gke.server_inputs.PROGRAMS_FOLDER`). A change replaces their grants."""
     archive_days: text.Positive | None = None
     """Age in days at which the bucket deletes archives. Default: never, because the writers delete old archives."""
     protect: bool = True

@@ -12,7 +12,7 @@ from gemma_serving.contracts.naming import Names
 from gemma_serving.contracts.staged_weights import MODELS_FOLDER
 from gemma_serving.gke.objects import KubernetesObject, objects
 from gemma_serving.gke.rules import findings
-from gemma_serving.gke.server import PROGRAMS_FOLDER, BucketMount, GkeOptions, GkeServer
+from gemma_serving.gke.server_inputs import PROGRAMS_FOLDER, BucketMount, GkeOptions, GkeServer
 from gemma_serving.planning.cost.subject import Subject, examine
 from gemma_serving.planning.machine.hardware import ACCELERATORS, find_accelerator
 from gemma_serving.planning.planner import plan_of
@@ -24,7 +24,7 @@ from gemma_serving.planning.settings.secrets import API_KEY, HF_TOKEN, set_comma
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.planning.settings.vllm_args import SHUTDOWN_FLAG, STREAMER, XLA_CACHE_PATH
 from gemma_serving.planning.settings.workload import DEFAULT_WORKLOAD
-from gemma_serving.planning.solve.wording import Wording
+from gemma_serving.planning.solve.remedy_wording import Wording
 from gemma_serving.planning.units import to_gib
 from gemma_serving.stacks.planned import require_unblocked
 from gemma_serving.stacks.server_command import COMMAND, PORT, PlannedServer, supports_draining

@@ -5,13 +5,13 @@ from pathlib import Path
 import pulumi
 
 from gemma_serving.contracts.settings_files import stack_of_file
-from gemma_serving.gke.server import GkeOptions
+from gemma_serving.gke.server_inputs import GkeOptions
 from gemma_serving.planning.cost.subject import examine
 from gemma_serving.stacks.gke import ServerOnGke, judged_server
 from gemma_serving.stacks.loading import from_file
 from gemma_serving.stacks.planned import finding_text, to_deployment, today
 from gemma_serving.stacks.program import UserError
-from gemma_serving.stacks.wording import StackWording
+from gemma_serving.stacks.settings_wording import StackWording
 
 
 def server_on_gke(path: Path, options: GkeOptions, *, project: str) -> ServerOnGke:

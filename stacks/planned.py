@@ -20,7 +20,14 @@ from gemma_serving.planning.settings.accepted import acceptable_ids
 from gemma_serving.planning.settings.deployment import OF_SETTINGS, Deployment, WeightsMode
 from gemma_serving.planning.settings.finding import Finding
 from gemma_serving.planning.settings.stack import Settings
-from gemma_serving.planning.solve.wording import Wording, decode_of, message_of, remedy_of, together_text, with_band
+from gemma_serving.planning.solve.remedy_wording import (
+    Wording,
+    decode_of,
+    message_of,
+    remedy_of,
+    together_text,
+    with_band,
+)
 from gemma_serving.planning.units import CLOSE, figure
 from gemma_serving.stacks.extra_checkpoints import extra_checkpoints
 

@@ -28,7 +28,7 @@ from gemma_serving.stacks.google_project.propagation import require_enabled
 from gemma_serving.stacks.hooks.staged_weights import require_weights_of_new_server
 from gemma_serving.stacks.outputs import export
 from gemma_serving.stacks.planned import preview_lines, require_unblocked, to_deployment, today
-from gemma_serving.stacks.wording import StackWording
+from gemma_serving.stacks.settings_wording import StackWording
 
 UserError = (PlanningError, NamingError, CommandRefusedError)
 """User errors: reported as one sentence, without a traceback."""

@@ -11,8 +11,8 @@ from pulumi.runtime.proto.source_pb2 import StackTrace
 from pulumi.runtime.settings import get_root_resource
 
 from gemma_serving.cloud.clock import GOOGLE_CLOCK
-from gemma_serving.contracts.answers import Absent, Present
 from gemma_serving.contracts.labels import Ownership
+from gemma_serving.contracts.three_answers import Absent, Present
 
 
 @dataclass

@@ -8,7 +8,7 @@ import pulumi_gcp as gcp
 from gemma_serving.components.gke_model_server import GkeModelServer, GkeModelServerArgs, workload_member
 from gemma_serving.components.model_bucket import ModelBucket, ModelBucketArgs
 from gemma_serving.components.stored_secret import ExistingSecret, ExistingSecretArgs
-from gemma_serving.gke.server import PROGRAMS_FOLDER, GkeOptions
+from gemma_serving.gke.server_inputs import PROGRAMS_FOLDER, GkeOptions
 from gemma_serving.stacks.gke_program import server_on_gke
 
 config, project = pulumi.Config(), pulumi.Config("gcp").require("project")

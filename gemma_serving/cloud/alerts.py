@@ -13,10 +13,10 @@ from gemma_serving.cloud.google_api import GoogleApi, answer_of, enable_command
 from gemma_serving.cloud.served_tokens import prometheus
 from gemma_serving.cloud.simulated import is_simulated
 from gemma_serving.contracts.alerts import NOT_READY, RUNBOOK, Severity, row_of
-from gemma_serving.contracts.answers import Answer, Present, Unknown
 from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.contracts.labels import PRODUCT, Ownership
 from gemma_serving.contracts.naming import Names
+from gemma_serving.contracts.three_answers import Answer, Present, Unknown
 
 Verdict = Literal["fires", "silent", "unknown"]
 Item = Mapping[str, object]

@@ -7,9 +7,9 @@ from urllib.parse import urlencode
 from gemma_serving.cloud.clock import WaitClock
 from gemma_serving.cloud.google_api import GoogleApi, GoogleListError, connect, enable_command, lookup
 from gemma_serving.cloud.google_session import RejectedLoginError
-from gemma_serving.contracts.answers import Answer, Unknown
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.fields import as_mapping, as_sequence
+from gemma_serving.contracts.three_answers import Answer, Unknown
 
 SERVICE_USAGE = "serviceusage"
 START_LIMIT_S: Final = 300.0

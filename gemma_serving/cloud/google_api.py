@@ -23,9 +23,9 @@ from gemma_serving.cloud.google_session import (
     host_of,
     sent,
 )
-from gemma_serving.contracts.answers import Absent, Answer, Cause, Present, Unknown
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.proof import Asker, Proof
+from gemma_serving.contracts.three_answers import Absent, Answer, Cause, Present, Unknown
 
 CALL_LIMIT_S = 60.0
 NO_CREDENTIALS = "No Google credentials found"

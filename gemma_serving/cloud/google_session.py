@@ -12,10 +12,10 @@ from urllib.parse import urlsplit
 
 from gcp_tpu_provider import refusals
 from gemma_serving.cloud.clock import GOOGLE_CLOCK
-from gemma_serving.contracts.answers import Cause
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.contracts.masking import masked
+from gemma_serving.contracts.three_answers import Cause
 
 if TYPE_CHECKING:
     import requests

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Final
 
 from gemma_serving.cloud.model_files import CONFIG, INDEX, read_object
-from gemma_serving.contracts.answers import Present, Unknown
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.fields import as_mapping
+from gemma_serving.contracts.three_answers import Present, Unknown
 from gemma_serving.planning.data.checkpoints import other_ids
 
 _LIMIT_S: Final = 30.0

@@ -32,7 +32,6 @@ from gemma_serving.cloud.kinds import (
     ResourceKind,
     list_in,
 )
-from gemma_serving.contracts.answers import Absent, Answer, Present, Unknown
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.contracts.labels import Ownership
@@ -40,6 +39,7 @@ from gemma_serving.contracts.naming import Names, NamingError
 from gemma_serving.contracts.parallel import each
 from gemma_serving.contracts.proof import Asker
 from gemma_serving.contracts.search_results import FoundResource, Inventory, ListCall
+from gemma_serving.contracts.three_answers import Absent, Answer, Present, Unknown
 
 READ: Final = "read"
 NOT_ENABLED: Final = "API not enabled"

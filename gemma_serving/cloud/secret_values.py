@@ -5,10 +5,10 @@ from typing import Final
 
 from gemma_serving.cloud import google_api
 from gemma_serving.cloud.google_api import GoogleApi, GoogleListError, lookup
-from gemma_serving.contracts.answers import Absent
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.fields import as_mapping
 from gemma_serving.contracts.secret_payload import UnusableSecretError, decoded_secret, store_command
+from gemma_serving.contracts.three_answers import Absent
 
 _API: Final = "secretmanager"
 

@@ -6,9 +6,9 @@ from functools import partial
 from typing import Final
 
 from gemma_serving.cloud.google_api import GoogleApi, answer_of
-from gemma_serving.contracts.answers import Answer, Present, Unknown
 from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.contracts.parallel import each_within
+from gemma_serving.contracts.three_answers import Answer, Present, Unknown
 from gemma_serving.planning.units import HOUR_S
 
 _LIMIT_S: Final = 15.0

@@ -69,7 +69,7 @@ def entries(api: "GoogleApi", query: LogQuery) -> Iterator[Entry]:
     token = ""
     while True:
         page = api.post("logging", _METHOD, query.body(token))
-        yield from _entries(page)
+        yield from _log_entries(page)
         token = str(page.get("nextPageToken") or "")
         if not token:
             return
@@ -78,10 +78,10 @@ def entries(api: "GoogleApi", query: LogQuery) -> Iterator[Entry]:
 async def newest_page(query: LogQuery, *, limit_s: float) -> Sequence[ServerLine]:
     """Return the lines of the newest page, oldest first. Raises GoogleCallError, even after `limit_s` seconds."""
     page = await call("logging", _METHOD, project=query.project, body=query.body(), limit_s=limit_s)
-    return [line for entry in reversed(_entries(page)) for line in lines_of(entry)]
+    return [line for entry in reversed(_log_entries(page)) for line in lines_of(entry)]
 
 
-def _entries(page: Mapping[str, object]) -> Sequence[Entry]:
+def _log_entries(page: Mapping[str, object]) -> Sequence[Entry]:
     return cast("Sequence[Entry]", page.get("entries") or ())
 
 

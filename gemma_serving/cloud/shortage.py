@@ -17,11 +17,11 @@ from gemma_serving.cloud.capacity import ListedQueuedResource
 from gemma_serving.cloud.kinds import Item
 from gemma_serving.cloud.offers import CapacityQuestion, GoogleResponses, deadline, read_all
 from gemma_serving.cloud.quotas import Quota
-from gemma_serving.contracts.answers import Present, Unknown
 from gemma_serving.contracts.capacity_states import GRANTED, IN_QUEUE
 from gemma_serving.contracts.plain_text import for_terminal
 from gemma_serving.contracts.quotas import SERVICE_USAGE
 from gemma_serving.contracts.stack_facts import Shortage
+from gemma_serving.contracts.three_answers import Present, Unknown
 from gemma_serving.planning.machine.hardware import api_accelerator_type, find_accelerator
 from gemma_serving.planning.settings.capacity_form import ProvisioningModel
 

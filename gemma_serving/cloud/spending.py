@@ -28,7 +28,6 @@ from gemma_serving.cloud.prices import (
     usd_per_hour,
 )
 from gemma_serving.cloud.tpu_machine import TpuMachine, idle_since
-from gemma_serving.contracts.answers import Absent, Present, Unknown
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.contracts.labels import Ownership, StackLimits
@@ -36,6 +35,7 @@ from gemma_serving.contracts.naming import Names
 from gemma_serving.contracts.proof import Proof
 from gemma_serving.contracts.run_record import MICROS, RecordError, RunRecord, RunUse, Seen
 from gemma_serving.contracts.search_results import FoundResource
+from gemma_serving.contracts.three_answers import Absent, Present, Unknown
 from gemma_serving.planning.data.prices import Price
 from gemma_serving.planning.units import duration
 

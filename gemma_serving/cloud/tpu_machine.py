@@ -11,10 +11,10 @@ from gemma_serving.cloud.clock import WaitClock
 from gemma_serving.cloud.google_api import GoogleApi, GoogleListError, lookup
 from gemma_serving.cloud.kinds import INSTANCE, NODE, by_name
 from gemma_serving.contracts import guest_attributes
-from gemma_serving.contracts.answers import Absent, Answer, Present, Unknown
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.contracts.labels import Ownership
+from gemma_serving.contracts.three_answers import Absent, Answer, Present, Unknown
 from gemma_serving.planning.units import age
 
 _LIMIT_S: Final = 300.0

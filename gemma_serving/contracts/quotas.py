@@ -3,7 +3,7 @@
 import json
 from typing import Final, TypeAlias
 
-from gemma_serving.contracts.answers import Present
+from gemma_serving.contracts.three_answers import Present
 
 QUOTAS_VARIABLE: Final = "GEMMA_SERVING_QUOTAS"
 Quotas: TypeAlias = tuple[tuple[str, Present[float]], ...]

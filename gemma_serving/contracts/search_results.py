@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from gemma_serving.contracts.answers import Absent, Answer, Present, Unknown
 from gemma_serving.contracts.labels import Ownership
 from gemma_serving.contracts.proof import Asker, Proof
+from gemma_serving.contracts.three_answers import Absent, Answer, Present, Unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

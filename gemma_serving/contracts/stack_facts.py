@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Literal
 
-from gemma_serving.contracts.answers import Absent, Answer, Present
 from gemma_serving.contracts.fields import as_mapping
 from gemma_serving.contracts.guest_attributes import FAILED
 from gemma_serving.contracts.outputs import StackOutputs
 from gemma_serving.contracts.search_results import FoundResource
 from gemma_serving.contracts.stack_lock import StackLock
+from gemma_serving.contracts.three_answers import Absent, Answer, Present
 
 Part = Literal["server", "cost", "lost", "labels", "locks"]
 """Parts that are read only for a caller that names them. `cost`: the server with its age, cost and shortage."""

@@ -9,7 +9,7 @@ from typing import Final
 
 from gemma_serving.contracts.fields import as_mapping, json_object
 from gemma_serving.contracts.masking import masked
-from gemma_serving.engine.deployment import type_in
+from gemma_serving.engine.exported_state import type_in
 
 VARIABLES: Final = {"PULUMI_DEBUG_COMMANDS": "true"}
 """Required for the engine's option --event-log."""

@@ -15,8 +15,14 @@ from gemma_serving.engine import runner
 from gemma_serving.engine.atomic_file import private_folder
 from gemma_serving.engine.backend import BACKEND_VARIABLE, drop_empty_side_file, variable
 from gemma_serving.engine.children import ended
-from gemma_serving.engine.deployment import NO_CHECKPOINT, ResourceState, is_passphrase_error, type_in, unreadable_state
 from gemma_serving.engine.events import VARIABLES, is_stored
+from gemma_serving.engine.exported_state import (
+    NO_CHECKPOINT,
+    ResourceState,
+    is_passphrase_error,
+    type_in,
+    unreadable_state,
+)
 from gemma_serving.engine.secrets_provider import provider_options, require_passphrase
 
 PREVIEW_LIMIT_S: Final = 600.0

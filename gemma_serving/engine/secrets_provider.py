@@ -15,7 +15,7 @@ from gemma_serving.contracts.settings_files import read_regular
 from gemma_serving.engine import runner
 from gemma_serving.engine.atomic_file import private_folder
 from gemma_serving.engine.backend import BACKEND_VARIABLE
-from gemma_serving.engine.deployment import (
+from gemma_serving.engine.exported_state import (
     is_passphrase_error,
     read_deployment,
     secrets_provider_in,

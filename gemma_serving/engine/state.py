@@ -20,7 +20,7 @@ from gemma_serving.contracts.proof import Asker, Proof
 from gemma_serving.contracts.resource_types import CAPACITY_COMPONENT, SERVER_TYPES
 from gemma_serving.engine import runner
 from gemma_serving.engine.backend import file_text, state_folder
-from gemma_serving.engine.deployment import (
+from gemma_serving.engine.exported_state import (
     ResourceState,
     StackDeployment,
     StateUnreadableError,

@@ -11,7 +11,7 @@ from gemma_serving.contracts.fields import as_mapping, as_sequence, json_object
 from gemma_serving.contracts.masking import masked
 from gemma_serving.contracts.plain_text import for_model
 from gemma_serving.contracts.resource_types import SERVER_TYPES
-from gemma_serving.engine.deployment import UNKNOWN, is_secret, type_in
+from gemma_serving.engine.exported_state import UNKNOWN, is_secret, type_in
 from gemma_serving.engine.previewed import diagnostics, steps_in
 from gemma_serving.engine.state import STACK_TYPE
 

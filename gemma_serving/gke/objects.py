@@ -12,7 +12,7 @@ import yaml
 
 from gemma_serving.contracts.labels import MANAGED_BY_LABEL, PRODUCT
 from gemma_serving.contracts.path_guard import API_KEY_VARIABLE, GUARD_MODULE, OPEN_PATH_VARIABLE, PYTHON_PATH
-from gemma_serving.gke.server import QUEUE_SHARE, BucketMount, GkeOptions, GkeServer
+from gemma_serving.gke.server_inputs import QUEUE_SHARE, BucketMount, GkeOptions, GkeServer
 from gemma_serving.planning.settings.google_limits import PROBE_PERIOD_S
 from gemma_serving.planning.units import MIB_PER_GIB, ceil_div
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from msgspec import convert
 
 from gemma_serving.gke.objects import picker_commands
-from gemma_serving.gke.server import GkeOptions, GkeServer
+from gemma_serving.gke.server_inputs import GkeOptions, GkeServer
 from gemma_serving.planning.data.tables import Table
 from gemma_serving.planning.settings.finding import Finding
 from gemma_serving.planning.units import duration, to_gib

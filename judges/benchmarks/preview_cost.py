@@ -26,7 +26,7 @@ from authors.tables import table
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.resource_types import CAPACITY_TYPE
 from gemma_serving.contracts.settings_files import shipped_files
-from gemma_serving.engine.deployment import SECRET_SIGNATURE, UNKNOWN
+from gemma_serving.engine.exported_state import SECRET_SIGNATURE, UNKNOWN
 from judges.benchmarks.process_tree import UNSEEN, TreeCost, measure_process_tree
 
 ROOT: Final = Path(__file__).resolve().parents[2]

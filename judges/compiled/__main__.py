@@ -26,8 +26,8 @@ from gemma_serving.scripts.cli.command import Command, print_progress, run_comma
 from gemma_serving.scripts.cli.options import Option
 from gemma_serving.scripts.plan.plan_options import Judging
 from gemma_serving.scripts.plan.question import deployment_from
-from judges.compiled.answers import ANSWERS, read_answers
 from judges.compiled.rows import ROWS, JudgedRow
+from judges.compiled.stored_answers import ANSWERS, read_answers
 from judges.tpu_compiler.judged_plan import compiler_answer
 from judges.tpu_compiler.verdict import TOLERANCE
 from judges.tpu_compiler.wheels import NEWEST, Wheels

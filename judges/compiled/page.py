@@ -11,9 +11,9 @@ from gemma_serving.planning.model.spec import ModelSpec
 from gemma_serving.planning.speed.prefill import body_params
 from gemma_serving.planning.speed.steps import FLOP_PER_PARAM
 from gemma_serving.scripts.plan.question import deployment_from
-from judges.compiled.answers import read_answers
 from judges.compiled.fit import code_rows, fitted_rows
 from judges.compiled.rows import ROWS, STEPS, JudgedRow, half_of
+from judges.compiled.stored_answers import read_answers
 from judges.tpu_compiler.wheels import WHEELS
 
 _INTRODUCTION: Final = """# What the compiler says

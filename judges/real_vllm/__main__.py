@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Final
 
 from judges.real_vllm.bench import POINTS, BenchMeasurement, measure_point
+from judges.real_vllm.cache_pages import check_pages
 from judges.real_vllm.environment import DEFAULT_FOLDER, RealVllmError, RealVllmHome, prepare, print_progress
 from judges.real_vllm.exposure import check_exposure
 from judges.real_vllm.judge import FEWEST_ROUNDS, RealVllmPart
-from judges.real_vllm.pages import check_pages
 from judges.real_vllm.scheduler import check_scheduler
 from judges.real_vllm.server import RealVllmCores, running_server, split_cores
 from judges.real_vllm.smoke import check_chat, check_features, check_smoke

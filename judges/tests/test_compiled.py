@@ -14,10 +14,10 @@ from gemma_serving.planning.question.resolved import Resolved
 from gemma_serving.scripts.plan.plan_options import Question
 from gemma_serving.scripts.plan.question import deployment_from
 from judges.compiled.__main__ import changes
-from judges.compiled.answers import read_answers
 from judges.compiled.fit import code_rows, fitted_rows
 from judges.compiled.page import ORIGINS, operations
 from judges.compiled.rows import ROWS, half_of, is_held_out
+from judges.compiled.stored_answers import read_answers
 from judges.tpu_compiler.judged_plan import planned_of
 from judges.tpu_compiler.replaced import REPLACED
 from judges.tpu_compiler.server.patching import replace

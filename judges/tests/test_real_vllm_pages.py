@@ -1,6 +1,6 @@
 """Faults that `python -m judges.real_vllm --part pages` reports. No vLLM is installed here; its answers are those of 0.32.0."""
 
-from judges.real_vllm.pages import page_faults, pages_text, question
+from judges.real_vllm.cache_pages import page_faults, pages_text, question
 from tests.planning.corpus.pages import FILE, stored_pages
 
 STORED = stored_pages()

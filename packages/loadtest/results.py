@@ -14,7 +14,7 @@ from loadtest.measure import (
 )
 from loadtest.proof import answer_findings, impossible_reason, little_reasons, server_reasons
 from loadtest.records import RequestRecord, WorkerResult
-from loadtest.server import ServerInfo, Watch
+from loadtest.served_model import ServerInfo, Watch
 from loadtest.settings import SweepSettings
 from loadtest.steady import saturation_figures, steady_figures, steady_notes, steady_window
 from loadtest.traffic.points import Point

@@ -70,7 +70,7 @@ def compare(options: CompareOptions) -> int:
     Exit code 1 if a metric got worse beyond the threshold, or if nothing was compared. With --gate: 0 better or same, 1 worse, 2 inconclusive.
     """
     from loadtest.compare import compare_folders, comparison_json  # noqa: PLC0415 - only for two sweeps
-    from loadtest.reports.pages import page  # noqa: PLC0415 - the same
+    from loadtest.reports.report_pages import page  # noqa: PLC0415 - the same
 
     comparison = compare_folders(options.before, options.after, threshold=options.threshold)
     as_json = options.as_json

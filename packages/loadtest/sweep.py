@@ -24,7 +24,7 @@ from loadtest.generator.pool import (
 from loadtest.measure import SCHEMA_VERSION, has_too_many_failures, point_text
 from loadtest.progress import Reporter
 from loadtest.results import point_result
-from loadtest.server import ServerInfo, count_by_tokenizer, count_by_usage, inspect_server, watching
+from loadtest.served_model import ServerInfo, count_by_tokenizer, count_by_usage, inspect_server, watching
 from loadtest.settings import ForecastBand, SweepSettings, warm_up_requests
 from loadtest.steady import output_rates
 from loadtest.store import ResultStore, open_store, read_run

@@ -98,9 +98,9 @@ def _agent(options: AgentOptions) -> ExitCode:
     from gemma_serving.scripts.agent.context import AgentContext
     from gemma_serving.scripts.agent.recording import AuditFile
     from gemma_serving.scripts.agent.runs import Runs
-    from gemma_serving.scripts.agent.server import build, run_stdio
     from gemma_serving.scripts.agent.spending import SpendingLimit, deployed_now
     from gemma_serving.scripts.agent.staging import parse_sources
+    from gemma_serving.scripts.agent.tool_server import build, run_stdio
     from gemma_serving.scripts.cli.hidden import environment_secrets
 
     path = runner.project_folder() / (options.audit or memory().path(AUDIT))

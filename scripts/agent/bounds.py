@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from gemma_serving.cloud.guard import GUARD, guard_problem
-from gemma_serving.contracts.answers import Absent, Answer, Present, Unknown
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.fields import camel_case
 from gemma_serving.contracts.resource_types import CAPACITY_TYPE
+from gemma_serving.contracts.three_answers import Absent, Answer, Present, Unknown
 from gemma_serving.engine.state import StackState
 from gemma_serving.engine.steps import PlannedStep
 from gemma_serving.planning.question.types import CostPlan

@@ -7,10 +7,10 @@ from functools import partial
 from typing import Final
 
 from gemma_serving.cloud.prices import total
-from gemma_serving.contracts.answers import Unknown
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.labels import PRODUCT
 from gemma_serving.contracts.parallel import each
+from gemma_serving.contracts.three_answers import Unknown
 from gemma_serving.engine import runner
 from gemma_serving.engine.state import StackState, read
 from gemma_serving.scripts.agent.bounds import Bound

@@ -11,7 +11,7 @@ from gemma_serving.cloud.caller import GoogleCaller
 from gemma_serving.cloud.google_api import GoogleListError
 from gemma_serving.cloud.offers import CapacityQuestion, GoogleResponses, deadline, read_all
 from gemma_serving.cloud.quotas import Quota
-from gemma_serving.contracts.answers import Absent, Present, Unknown
+from gemma_serving.contracts.three_answers import Absent, Present, Unknown
 from gemma_serving.planning.machine.hardware import REVISIONS_AT_AN_UPDATE, api_accelerator_type, machine_type_of
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.planning.settings.tpu import TpuSettings

@@ -7,8 +7,8 @@ from typing import Final
 
 from gemma_serving.cloud.caller import GoogleCaller
 from gemma_serving.cloud.google_session import GoogleCallError, GoogleListError
-from gemma_serving.contracts.answers import Absent, Answer, Present, Unknown
 from gemma_serving.contracts.errors import ScriptError
+from gemma_serving.contracts.three_answers import Absent, Answer, Present, Unknown
 from gemma_serving.engine.state import StackState
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.cli.check_result import Values

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from functools import partial
 
-from gemma_serving.contracts.answers import Present, Unknown
+from gemma_serving.contracts.three_answers import Present, Unknown
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorCheck, missing, unknown
 

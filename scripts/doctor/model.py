@@ -14,9 +14,9 @@ from google.auth.exceptions import GoogleAuthError
 from gemma_serving.cloud.google_session import GoogleListError
 from gemma_serving.cloud.hub import connection_error, main_commit
 from gemma_serving.cloud.secret_values import UnusableVersionError, read_secret
-from gemma_serving.contracts.answers import Present
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.secret_payload import UnusableSecretError, store_command, usable_secret
+from gemma_serving.contracts.three_answers import Present
 from gemma_serving.engine import runner
 from gemma_serving.planning.data.checkpoints import find_checkpoint, near_ids
 from gemma_serving.planning.data.images import IMAGES

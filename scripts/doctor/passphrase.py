@@ -7,7 +7,7 @@ from typing import Final
 
 from gemma_serving.contracts.settings_files import refresh_command
 from gemma_serving.engine import backend, runner
-from gemma_serving.engine.deployment import is_passphrase_error, secrets_provider_in
+from gemma_serving.engine.exported_state import is_passphrase_error, secrets_provider_in
 from gemma_serving.engine.secrets_provider import (
     can_write_salt,
     lacks_salt_of_secrets,

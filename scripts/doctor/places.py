@@ -14,11 +14,11 @@ from gemma_serving.cloud.offers import CapacityQuestion, GoogleResponse, GoogleR
 from gemma_serving.cloud.price_file import book_of
 from gemma_serving.cloud.quotas import Quota
 from gemma_serving.cloud.shortage import NOT_USED, ChipUse, QuotaRead, Shortage, Use, read_quota, request_shortage
-from gemma_serving.contracts.answers import Present, Unknown
 from gemma_serving.contracts.capacity_states import GRANTED
 from gemma_serving.contracts.fields import as_mapping
 from gemma_serving.contracts.labels import PRODUCT, Ownership
 from gemma_serving.contracts.quotas import SERVICE_USAGE
+from gemma_serving.contracts.three_answers import Present, Unknown
 from gemma_serving.planning.cost.capacity_order import capacity_order
 from gemma_serving.planning.cost.provisioning import (
     PROVISIONING_MODELS,

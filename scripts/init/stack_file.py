@@ -11,12 +11,12 @@ from msgspec import structs
 
 from gemma_serving.cloud import hub
 from gemma_serving.cloud.model_files import read_model
-from gemma_serving.contracts.answers import Present, Unknown
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.installation import PACKAGE
 from gemma_serving.contracts.settings_files import example_stacks, settings_file, stacks_in
 from gemma_serving.contracts.spelling import did_you_mean
+from gemma_serving.contracts.three_answers import Present, Unknown
 from gemma_serving.engine.secrets_provider import provider_with
 from gemma_serving.planning.cost.running_costs import usual_start_s
 from gemma_serving.planning.data.checkpoints import CHECKPOINTS, Checkpoint, checkpoint_of
@@ -47,7 +47,7 @@ from gemma_serving.scripts.stack.settings import NO_PROJECT
 from gemma_serving.stacks.extra_checkpoints import staging_command
 from gemma_serving.stacks.loading import from_file
 from gemma_serving.stacks.planned import finding_text, headline, to_deployment
-from gemma_serving.stacks.wording import StackWording
+from gemma_serving.stacks.settings_wording import StackWording
 
 
 def write_settings(options: InitOptions, *, first: Sequence[str] = (), also: Sequence[str] = ()) -> ExitCode:

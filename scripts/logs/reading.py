@@ -21,12 +21,12 @@ from gemma_serving.cloud.server_logs import (
     moment_of,
     why_unread,
 )
-from gemma_serving.contracts.answers import Present
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.guest_attributes import FAILED
 from gemma_serving.contracts.masking import LineMask, masked
 from gemma_serving.contracts.server_errors import server_error
 from gemma_serving.contracts.stack_facts import CloudFacts, StackFacts
+from gemma_serving.contracts.three_answers import Present
 from gemma_serving.engine.state import StackState
 from gemma_serving.scripts.logs.place import ServerLog, known_cause, server_log
 

@@ -8,13 +8,13 @@ from typing import Final
 
 from gemma_serving.cloud.google_api import GoogleListError, connect
 from gemma_serving.cloud.server_logs import ServerLine
-from gemma_serving.contracts.answers import Absent, Answer, Present, Unknown
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.guest_attributes import COMPILING, FAILED, RESTORING, RETRYING
 from gemma_serving.contracts.log_phases import phase_in
 from gemma_serving.contracts.machine_log import AGENT_SOURCE
 from gemma_serving.contracts.outputs import StartupSummary
 from gemma_serving.contracts.stack_facts import StackFacts
+from gemma_serving.contracts.three_answers import Absent, Answer, Present, Unknown
 from gemma_serving.scripts.logs.place import ServerLog
 from gemma_serving.scripts.logs.reading import PHASE_LINE, SERVES, oldest_lines
 

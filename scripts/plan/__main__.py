@@ -48,7 +48,7 @@ from gemma_serving.scripts.plan.plan_options import (
 if TYPE_CHECKING:
     from gemma_serving.planning.cost.subject import Subject
     from gemma_serving.planning.question.types import Plan
-    from gemma_serving.planning.solve.wording import Wording
+    from gemma_serving.planning.solve.remedy_wording import Wording
     from gemma_serving.scripts.doctor.api import Diagnosis
 
 _CONFLICTS: Final = (
@@ -285,7 +285,7 @@ def show_plan(planned: PlannedQuestion) -> None:
     if options.explain:
         from gemma_serving.planning.rules.findings import notes_of
         from gemma_serving.planning.solve.explain import explain
-        from gemma_serving.planning.solve.wording import message_of, remedy_of
+        from gemma_serving.planning.solve.remedy_wording import message_of, remedy_of
 
         notes = [f"{one.id}: {message_of(one, wording)} {remedy_of(one, wording)}" for one in notes_of(plan)]
         for title, lines in (*explain(planned.subject), ("Notes", notes)):

@@ -6,10 +6,10 @@ import yaml
 
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.exit_codes import ExitCode
-from gemma_serving.gke.server import GkeOptions
+from gemma_serving.gke.server_inputs import GkeOptions
 from gemma_serving.planning.cost.subject import Subject
 from gemma_serving.planning.settings.stack import Settings
-from gemma_serving.planning.solve.wording import Wording, finding_json
+from gemma_serving.planning.solve.remedy_wording import Wording, finding_json
 from gemma_serving.scripts.cli.command import print_progress, print_text
 from gemma_serving.scripts.plan.plan_options import GkeChoices, Question
 from gemma_serving.scripts.plan.question import settings_of

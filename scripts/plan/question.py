@@ -29,7 +29,7 @@ from gemma_serving.planning.settings.reading import list_items
 from gemma_serving.planning.settings.vllm_args import OPTIONS, VllmOptions
 from gemma_serving.planning.settings.vllm_blocks import block_changes, stated_in_blocks
 from gemma_serving.planning.settings.workload import parse_workload
-from gemma_serving.planning.solve.wording import NO_STACK, Wording
+from gemma_serving.planning.solve.remedy_wording import NO_STACK, Wording
 from gemma_serving.scripts.plan.plan_options import NONE, Question
 from gemma_serving.scripts.plan.set_option import (
     OF_NAMED_IMAGE,
@@ -271,7 +271,7 @@ def wording_of(question: Question, deployment: Deployment) -> Wording:
     """Return the wording of findings: settings keys for a stack, options otherwise."""
     if question.stack is None:
         return CommandWording(has_release=question.vllm is not None, in_blocks=deployment.vllm_in_blocks)
-    from gemma_serving.stacks.wording import StackWording  # noqa: PLC0415 - only with --stack
+    from gemma_serving.stacks.settings_wording import StackWording  # noqa: PLC0415 - only with --stack
 
     return StackWording(deployment, question.stack)
 

@@ -25,7 +25,7 @@ from gemma_serving.planning.solve.search import ServiceLimits, Solution
 from gemma_serving.scripts.plan.question import ROOT, stack_file
 from gemma_serving.scripts.stack.settings import NO_PROJECT
 from gemma_serving.stacks.loading import not_yaml, read_yaml
-from gemma_serving.stacks.wording import inline_yaml, stated
+from gemma_serving.stacks.settings_wording import inline_yaml, stated
 
 _SCHEMA: Final = "docs/settings.schema.json"
 _SCHEMA_LINE: Final = f"# yaml-language-server: $schema={_SCHEMA}"

@@ -10,14 +10,14 @@ from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.planner import plan
 from gemma_serving.planning.question.types import Plan
 from gemma_serving.planning.solve.plan_json import plan_json
-from gemma_serving.planning.solve.wording import Wording
+from gemma_serving.planning.solve.remedy_wording import Wording
 from gemma_serving.scripts.cli.command import print_text
 from gemma_serving.scripts.plan.question import ROOT
 from gemma_serving.scripts.plan.rows import Row, plan_cells, show_rows
 from gemma_serving.scripts.stack.settings import NO_PROJECT
 from gemma_serving.stacks.loading import SettingsError, from_file
 from gemma_serving.stacks.planned import to_deployment, today
-from gemma_serving.stacks.wording import StackWording
+from gemma_serving.stacks.settings_wording import StackWording
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,14 @@ from gemma_serving.planning.memory.margins import margin_words
 from gemma_serving.planning.question.types import LIMIT_WORDS, Band, Plan, RunningCosts, ThroughputPlan, WorkloadPlan
 from gemma_serving.planning.rules.findings import counted_notes, notes_of
 from gemma_serving.planning.settings.finding import Finding
-from gemma_serving.planning.solve.wording import Wording, decode_of, message_of, remedy_of, together_text, with_band
+from gemma_serving.planning.solve.remedy_wording import (
+    Wording,
+    decode_of,
+    message_of,
+    remedy_of,
+    together_text,
+    with_band,
+)
 from gemma_serving.planning.speed.bands import WIDER
 from gemma_serving.planning.speed.measured_starts import behind_the_start
 from gemma_serving.planning.units import CLOSE, ROUGH, duration, figure, number_of

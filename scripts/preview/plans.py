@@ -22,7 +22,7 @@ from gemma_serving.planning.settings.vllm_args import vllm_arguments
 from gemma_serving.planning.units import CLOSE, ROUGH, figure, format_duration
 from gemma_serving.stacks.loading import SettingsError, from_file, read_yaml
 from gemma_serving.stacks.planned import finding_text, to_deployment, today
-from gemma_serving.stacks.wording import StackWording, inline_yaml, stated
+from gemma_serving.stacks.settings_wording import StackWording, inline_yaml, stated
 
 UNKNOWN_PROJECT: Final = "unknown-project"
 """Stand-in if no project is set. A plan needs none."""

@@ -13,7 +13,7 @@ from gemma_serving.contracts.resource_types import CAPACITY_TYPE, SERVER_TYPES, 
 from gemma_serving.contracts.server_change import server_change
 from gemma_serving.contracts.serving_document import REPOSITORIES_METADATA_KEY, SCRIPT_METADATA_KEY
 from gemma_serving.engine import runner
-from gemma_serving.engine.deployment import read_deployment, type_in
+from gemma_serving.engine.exported_state import read_deployment, type_in
 from gemma_serving.engine.previewed import steps_in
 from gemma_serving.engine.state import of_deployment
 from gemma_serving.engine.steps import ResourceChange

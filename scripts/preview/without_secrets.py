@@ -15,7 +15,7 @@ from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.engine import runner
 from gemma_serving.engine.backend import variable
-from gemma_serving.engine.deployment import (
+from gemma_serving.engine.exported_state import (
     SECRET_SIGNATURE,
     ResourceState,
     StackDeployment,

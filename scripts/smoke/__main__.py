@@ -15,12 +15,12 @@ import sys
 from dataclasses import dataclass, replace
 from typing import Annotated, Final
 
-from gemma_serving.contracts.answers import Absent
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.features import ServedFeatures
 from gemma_serving.contracts.fields import as_mapping, documented, from_json
 from gemma_serving.contracts.outputs import SmokeThresholds
+from gemma_serving.contracts.three_answers import Absent
 from gemma_serving.scripts.cli.command import Command, Effect, print_progress, run_command
 from gemma_serving.scripts.cli.options import JsonSwitch, Option
 

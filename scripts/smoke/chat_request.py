@@ -8,9 +8,9 @@ from http import HTTPStatus
 from typing import Final
 
 from gemma_serving.planning.units import number_of
-from gemma_serving.scripts.smoke.answers import OTHER_RELEASE, OTHER_VALUE
 from gemma_serving.scripts.smoke.context import CheckContext
 from gemma_serving.scripts.smoke.results import Outcome, failed, passed, warned
+from gemma_serving.scripts.smoke.right_answers import OTHER_RELEASE, OTHER_VALUE
 from loadtest.client.events import ChatMessage, delta_of, joined
 from loadtest.client.json_values import as_mapping
 from loadtest.client.openai import ServerAnswer, ServerError

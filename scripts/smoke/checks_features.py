@@ -7,7 +7,6 @@ from functools import partial
 from http import HTTPStatus
 from typing import Final
 
-from gemma_serving.scripts.smoke.answers import CODE, OTHER_RELEASE, City, Code, fault_of, schema_of, with_ending
 from gemma_serving.scripts.smoke.chat_request import (
     CUT,
     THINKING_TOKENS,
@@ -24,6 +23,7 @@ from gemma_serving.scripts.smoke.chat_request import (
 )
 from gemma_serving.scripts.smoke.context import CheckContext
 from gemma_serving.scripts.smoke.results import Outcome, failed, failed_or_passed, passed, skipped, warned
+from gemma_serving.scripts.smoke.right_answers import CODE, OTHER_RELEASE, City, Code, fault_of, schema_of, with_ending
 from loadtest.client.events import ChatMessage
 
 CITY_QUESTION: Final = "Tell me about Paris, France."

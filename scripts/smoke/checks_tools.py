@@ -15,7 +15,6 @@ from typing import Any, Final, cast
 
 from gemma_serving.planning.data.tables import Table
 from gemma_serving.planning.model.support import support_rows, version_key
-from gemma_serving.scripts.smoke.answers import EDIT_QUESTION, EditFile, Expected, Weather, fault_of, tool_of
 from gemma_serving.scripts.smoke.chat_request import (
     CUT,
     FEATURE_LIMIT_S,
@@ -36,6 +35,7 @@ from gemma_serving.scripts.smoke.chat_request import (
 )
 from gemma_serving.scripts.smoke.context import CheckContext, NotApplicableError
 from gemma_serving.scripts.smoke.results import Outcome, failed, failed_or_passed, passed, skipped, warned
+from gemma_serving.scripts.smoke.right_answers import EDIT_QUESTION, EditFile, Expected, Weather, fault_of, tool_of
 from loadtest.client.events import DONE, ChatMessage, EventSplitter, ServerError, delta_of, joined
 from loadtest.client.json_values import as_list, as_mapping
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Literal
 
-from gemma_serving.contracts.answers import Absent, Answer
 from gemma_serving.contracts.exit_codes import ExitCode
+from gemma_serving.contracts.three_answers import Absent, Answer
 from gemma_serving.scripts.cli.check_result import CheckResult, State, Values
 from gemma_serving.scripts.logs.api import MeasuredStart
 

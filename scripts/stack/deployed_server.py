@@ -22,7 +22,6 @@ from gemma_serving.cloud.service_traffic import known_shares
 from gemma_serving.cloud.shortage import read_instance_shortage, read_shortage
 from gemma_serving.cloud.spending import account_of, spending
 from gemma_serving.cloud.tpu_machine import TpuMachine, phase_of, reported
-from gemma_serving.contracts.answers import Absent, Present, Unknown
 from gemma_serving.contracts.capacity_states import ACTIVE, DEAD, LOST_NODES
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.fields import as_mapping, as_sequence
@@ -45,6 +44,7 @@ from gemma_serving.contracts.resource_types import (
 from gemma_serving.contracts.search_results import FoundResource
 from gemma_serving.contracts.serving_document import DOCUMENT_METADATA_KEY, document_hash
 from gemma_serving.contracts.stack_facts import MISSING, CloudFacts, FoundPart, StatedResource
+from gemma_serving.contracts.three_answers import Absent, Present, Unknown
 from gemma_serving.engine.state import Item, StackState
 from gemma_serving.scripts.stack.costs import form_in_use, rounded
 from gemma_serving.scripts.stack.settings import NO_PROJECT, stack_settings

@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Final
 
 from gemma_serving.cloud.google_api import connect
-from gemma_serving.contracts.answers import Absent, Answer, Present, Unknown
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.naming import NamingError
 from gemma_serving.contracts.outputs import StackOutputs
@@ -13,6 +12,7 @@ from gemma_serving.contracts.parallel import each_within
 from gemma_serving.contracts.search_results import FoundResource
 from gemma_serving.contracts.stack_facts import MISSING, CloudFacts, Part, StackFacts, StatedResource
 from gemma_serving.contracts.stack_lock import StackLock
+from gemma_serving.contracts.three_answers import Absent, Answer, Present, Unknown
 from gemma_serving.engine.locks import stack_locks
 from gemma_serving.engine.state import StackState
 from gemma_serving.scripts.stack.deployed_server import (

@@ -9,9 +9,9 @@ from gemma_serving.cloud.clock import GOOGLE_CLOCK
 from gemma_serving.cloud.google_api import GoogleListError, connect
 from gemma_serving.cloud.held import HOLD, addresses_in
 from gemma_serving.cloud.kinds import NETWORK, SUBNETWORK, by_name
-from gemma_serving.contracts.answers import Absent, Answer, Present, Unknown
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.parallel import each_within
+from gemma_serving.contracts.three_answers import Absent, Answer, Present, Unknown
 from gemma_serving.engine.state import StackState
 
 _ANSWER_LIMIT_S: Final = 5.0

@@ -12,7 +12,6 @@ from gemma_serving.cloud.google_api import GoogleApi, answer_of, lookup
 from gemma_serving.cloud.grants import PolicyHolder, account_of, bare, bindings_of, found_grant, members_of
 from gemma_serving.cloud.kinds import BY_TYPE, GRANT, INSTANCE, NODE, QUEUED, SERVICE, Item, by_name, order_of
 from gemma_serving.cloud.search import Scope, resource_of, search
-from gemma_serving.contracts.answers import Answer, Present, Unknown
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.contracts.labels import PRODUCT
@@ -20,6 +19,7 @@ from gemma_serving.contracts.proof import Asker, in_project
 from gemma_serving.contracts.resource_types import CAPACITY_TYPE
 from gemma_serving.contracts.search_results import FoundResource, Inventory
 from gemma_serving.contracts.stack_facts import StatedResource
+from gemma_serving.contracts.three_answers import Answer, Present, Unknown
 from gemma_serving.engine.backend import file_text, shown_url
 from gemma_serving.engine.runner import listed_stacks
 from gemma_serving.engine.state import StackState, renamed

@@ -7,7 +7,6 @@ from typing import Final
 from gemma_serving.cloud.clock import GOOGLE_CLOCK
 from gemma_serving.cloud.kinds import SERVICE
 from gemma_serving.cloud.service_traffic import shares_text
-from gemma_serving.contracts.answers import Absent, Answer, Present, Unknown
 from gemma_serving.contracts.capacity_states import WITHOUT_MACHINE
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.fields import as_mapping
@@ -16,7 +15,8 @@ from gemma_serving.contracts.masking import masked
 from gemma_serving.contracts.outputs import StackOutputs
 from gemma_serving.contracts.stack_facts import MISSING, CloudFacts, ServesNow, ServingWord, StackFacts, StatedResource
 from gemma_serving.contracts.stack_lock import StackLock
-from gemma_serving.engine.deployment import StackDeployment, read_deployment
+from gemma_serving.contracts.three_answers import Absent, Answer, Present, Unknown
+from gemma_serving.engine.exported_state import StackDeployment, read_deployment
 from gemma_serving.engine.locks import stack_locks
 from gemma_serving.engine.runner import no_such_stack, running_up
 from gemma_serving.engine.state import NO_CAPACITY, after_no_capacity, of_deployment, outputs_in

@@ -14,7 +14,7 @@ from gemma_serving.engine import runner
 from gemma_serving.engine.atomic_file import private_folder
 from gemma_serving.engine.backend import absolute_backend, variable
 from gemma_serving.engine.deployed_config import BUCKET_CREATION
-from gemma_serving.engine.deployment import read_deployment
+from gemma_serving.engine.exported_state import read_deployment
 from gemma_serving.engine.locks import past_dead_locks
 from gemma_serving.engine.previewed import previewed
 from gemma_serving.engine.secrets_provider import create_state

@@ -15,7 +15,6 @@ from gemma_serving.cloud.google_api import GoogleApi, answer_of, connect
 from gemma_serving.cloud.model_files import CONFIG
 from gemma_serving.cloud.service_traffic import serving_shares, short_name
 from gemma_serving.cloud.staging.bucket import NoBucketError, WeightsBucket
-from gemma_serving.contracts.answers import Absent, Present, Unknown
 from gemma_serving.contracts.compile_cache import ARCHIVE_PREFIX
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.exit_codes import ExitCode
@@ -24,6 +23,7 @@ from gemma_serving.contracts.parallel import each
 from gemma_serving.contracts.proof import Asker, Proof
 from gemma_serving.contracts.resource_types import SERVER_TYPES, SERVICE_TYPE
 from gemma_serving.contracts.staged_weights import MANIFEST, MODELS_FOLDER, PARTS, folder_uri
+from gemma_serving.contracts.three_answers import Absent, Present, Unknown
 from gemma_serving.engine import state as states
 from gemma_serving.engine.state import StackState
 from gemma_serving.planning.settings.stack import Settings

@@ -16,12 +16,12 @@ from gemma_serving.cloud.staging import copying, sources
 from gemma_serving.cloud.staging.bucket import WeightsBucket
 from gemma_serving.cloud.staging.copying import CopyPlan, StagingOutcome
 from gemma_serving.cloud.staging.sources import SourceFile
-from gemma_serving.contracts.answers import Absent
 from gemma_serving.contracts.chat_template import AGE_WORDS, TEMPLATE, TemplateAge
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.proof import Asker
 from gemma_serving.contracts.staged_weights import OWN_FOLDER
+from gemma_serving.contracts.three_answers import Absent
 from gemma_serving.engine.atomic_file import replace_file
 from gemma_serving.engine.runner import project_folder
 from gemma_serving.engine.settings_file import SettingsFile

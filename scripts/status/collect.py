@@ -10,12 +10,12 @@ from gemma_serving.cloud.clock import GOOGLE_CLOCK
 from gemma_serving.cloud.google_api import connect
 from gemma_serving.cloud.served_tokens import served_tokens
 from gemma_serving.cloud.simulated import is_simulated
-from gemma_serving.contracts.answers import Absent, Answer, Present, Unknown
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.naming import Names
 from gemma_serving.contracts.outputs import StackOutputs
 from gemma_serving.contracts.parallel import each, each_within
 from gemma_serving.contracts.stack_facts import StackFacts
+from gemma_serving.contracts.three_answers import Absent, Answer, Present, Unknown
 from gemma_serving.engine import state as states
 from gemma_serving.engine.previewed import previewed
 from gemma_serving.engine.state import StackState
@@ -41,7 +41,7 @@ from gemma_serving.scripts.status.report import (
     StatusReport,
     UnansweredSource,
 )
-from gemma_serving.scripts.status.server import server_facts
+from gemma_serving.scripts.status.server_state import server_facts
 
 CALLS: Final = 32
 """Maximum number of concurrent queries."""

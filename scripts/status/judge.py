@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
-from gemma_serving.contracts.answers import Present, Unknown
 from gemma_serving.contracts.capacity_states import ACTIVE, WITHOUT_MACHINE
 from gemma_serving.contracts.guest_attributes import FAILED, READY, RETRYING, WAITING
 from gemma_serving.contracts.stack_facts import CloudFacts, StackFacts
+from gemma_serving.contracts.three_answers import Present, Unknown
 from gemma_serving.planning.units import duration
 from gemma_serving.scripts.stack.serves import (
     UNRECORDED,

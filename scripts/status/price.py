@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from gemma_serving.contracts.answers import Answer, Present, Unknown
 from gemma_serving.contracts.outputs import StackOutputs
 from gemma_serving.contracts.stack_facts import CloudFacts
+from gemma_serving.contracts.three_answers import Answer, Present, Unknown
 from gemma_serving.planning.units import DAY_S, HOUR_S, figure
 
 _MILLION: Final = 1e6

@@ -9,10 +9,10 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from gemma_serving.cloud.service_traffic import shares_text
-from gemma_serving.contracts.answers import Present, Unknown
 from gemma_serving.contracts.capacity_states import IN_QUEUE
 from gemma_serving.contracts.guest_attributes import FAILED, WITH_REASON, reason_of
 from gemma_serving.contracts.stack_facts import INCOMPLETE, CloudFacts
+from gemma_serving.contracts.three_answers import Present, Unknown
 from gemma_serving.planning.units import HOUR_S, duration
 from gemma_serving.scripts.cli.lines import wrapped
 from gemma_serving.scripts.cli.tables import FittedTable

@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Final
 
-from gemma_serving.contracts.answers import Absent, Answer, Present, Unknown
 from gemma_serving.contracts.stack_facts import CloudFacts, ServesNow
+from gemma_serving.contracts.three_answers import Absent, Answer, Present, Unknown
 from gemma_serving.scripts.logs.api import MeasuredStart, start_json
 from gemma_serving.scripts.status.price import InOut, TokenPrice
 

@@ -10,10 +10,10 @@ from typing import Final
 from gemma_serving.cloud.clock import WaitClock
 from gemma_serving.cloud.google_api import GoogleApi, GoogleListError, lookup
 from gemma_serving.cloud.kinds import Item, ResourceKind, by_name
-from gemma_serving.contracts.answers import Present
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.contracts.stack_facts import StatedResource
+from gemma_serving.contracts.three_answers import Present
 from gemma_serving.engine.state import StackState
 from gemma_serving.scripts.stack.labelled import pending_creations
 

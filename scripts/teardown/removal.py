@@ -20,7 +20,6 @@ from gemma_serving.cloud.kinds import BUCKET, NETWORK, SERVICE, SUBNETWORK, by_n
 from gemma_serving.cloud.prices import has_price
 from gemma_serving.cloud.simulated import is_simulated
 from gemma_serving.cloud.spending import StackSpending, spending
-from gemma_serving.contracts.answers import Absent, Answer, Unknown
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.installation import INSTALL_PULUMI
@@ -29,10 +28,11 @@ from gemma_serving.contracts.naming import NamingError, check_stack_name
 from gemma_serving.contracts.proof import Proof
 from gemma_serving.contracts.search_results import FoundResource, Inventory
 from gemma_serving.contracts.spelling import did_you_mean
+from gemma_serving.contracts.three_answers import Absent, Answer, Unknown
 from gemma_serving.engine import runner
 from gemma_serving.engine import state as states
 from gemma_serving.engine.backend import file_text
-from gemma_serving.engine.deployment import (
+from gemma_serving.engine.exported_state import (
     StackDeployment,
     back_up,
     deployment_of,

@@ -13,14 +13,14 @@ from gemma_serving.cloud.caller import caller_of
 from gemma_serving.cloud.google_api import connect
 from gemma_serving.cloud.guard import limits_line
 from gemma_serving.cloud.zone_answers import with_causes
-from gemma_serving.contracts.answers import Present
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.resource_types import BUCKET_TYPE, SERVER_TYPES
 from gemma_serving.contracts.stack_facts import StackFacts
+from gemma_serving.contracts.three_answers import Present
 from gemma_serving.engine import runner
 from gemma_serving.engine.children import interruptible
-from gemma_serving.engine.deployment import read_deployment
+from gemma_serving.engine.exported_state import read_deployment
 from gemma_serving.engine.locks import past_dead_locks
 from gemma_serving.engine.previewed import creations_in, diagnostics, previewed
 from gemma_serving.engine.state import of_deployment, outputs_in, read

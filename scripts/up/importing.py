@@ -15,7 +15,7 @@ from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.labels import PRODUCT, Ownership
 from gemma_serving.contracts.parallel import each
 from gemma_serving.contracts.resource_types import SERVER_TYPES
-from gemma_serving.engine.deployment import (
+from gemma_serving.engine.exported_state import (
     ResourceState,
     StackDeployment,
     back_up,

@@ -10,13 +10,13 @@ from typing import Final, Literal, NamedTuple, TypeAlias, TypeVar
 from gemma_serving.cloud.capacity import NO_SUCH_PLACE, capacity_kind, capacity_names, urn_marks
 from gemma_serving.cloud.google_api import GoogleApi, answer_of
 from gemma_serving.cloud.kinds import BY_TYPE, INSTANCE, ResourceKind, by_name
-from gemma_serving.contracts.answers import Absent, Answer, Present, Unknown
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.contracts.labels import URN_DIGITS, Ownership
 from gemma_serving.contracts.parallel import each
 from gemma_serving.contracts.resource_types import CAPACITY_TYPE
-from gemma_serving.engine.deployment import UNKNOWN
+from gemma_serving.contracts.three_answers import Absent, Answer, Present, Unknown
+from gemma_serving.engine.exported_state import UNKNOWN
 from gemma_serving.scripts.up.state_edit import contains_text
 
 _ZONES_AT_ONCE: Final = 8

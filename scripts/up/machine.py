@@ -7,7 +7,6 @@ from typing import Final
 
 from gemma_serving.cloud.google_api import connect
 from gemma_serving.cloud.tpu_machine import TpuMachine
-from gemma_serving.contracts.answers import Unknown
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.fields import as_mapping
 from gemma_serving.contracts.guest_attributes import (
@@ -23,6 +22,7 @@ from gemma_serving.contracts.guest_attributes import (
 from gemma_serving.contracts.labels import PRODUCT, Ownership
 from gemma_serving.contracts.rollout import ROLLOUT_METADATA_KEY, parse_rollout
 from gemma_serving.contracts.serving_document import RESTART_METADATA_KEY
+from gemma_serving.contracts.three_answers import Unknown
 from gemma_serving.engine.locks import require_dead, stack_locks
 from gemma_serving.planning.units import duration
 from gemma_serving.scripts.cli.command import print_progress

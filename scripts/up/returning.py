@@ -7,7 +7,7 @@ from typing import Final
 from gemma_serving.cloud.google_api import connect
 from gemma_serving.contracts.search_results import FoundResource
 from gemma_serving.engine.backend import file_text
-from gemma_serving.engine.deployment import back_up, write_empty
+from gemma_serving.engine.exported_state import back_up, write_empty
 from gemma_serving.engine.locks import past_dead_locks
 from gemma_serving.engine.state import StackState
 from gemma_serving.scripts.cli.command import print_progress

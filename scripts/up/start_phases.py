@@ -6,13 +6,13 @@ from typing import Final
 
 from gemma_serving.cloud import google_api
 from gemma_serving.cloud.clock import GOOGLE_CLOCK
-from gemma_serving.contracts.answers import Present
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.guest_attributes import READY
 from gemma_serving.contracts.log_phases import phase_in
 from gemma_serving.contracts.masking import LineMask
 from gemma_serving.contracts.server_errors import LOGGER
 from gemma_serving.contracts.stack_facts import StackFacts
+from gemma_serving.contracts.three_answers import Present
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.cli.command import print_progress
 from gemma_serving.scripts.logs.api import SERVES, follow, log_of

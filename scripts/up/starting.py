@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Final
 
 from gemma_serving.cloud.google_session import NO_CONNECTION
-from gemma_serving.contracts.answers import Present, Unknown
 from gemma_serving.contracts.capacity_states import ACTIVE
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.fields import as_mapping
@@ -15,6 +14,7 @@ from gemma_serving.contracts.labels import PRODUCT
 from gemma_serving.contracts.quotas import QUOTAS_VARIABLE, to_variable
 from gemma_serving.contracts.settings_files import refresh_command
 from gemma_serving.contracts.stack_facts import MISSING, StackFacts
+from gemma_serving.contracts.three_answers import Present, Unknown
 from gemma_serving.engine import runner
 from gemma_serving.engine.atomic_file import replace_file
 from gemma_serving.engine.backend import variable
@@ -38,7 +38,7 @@ from gemma_serving.scripts.up.returning import may_take_over, replace_cut_off
 from gemma_serving.stacks.deployed.home_region import home_region
 from gemma_serving.stacks.loading import read_yaml
 from gemma_serving.stacks.planned import require_unblocked, to_deployment, today
-from gemma_serving.stacks.wording import StackWording
+from gemma_serving.stacks.settings_wording import StackWording
 
 _ANSWER_LIMIT_S: Final = 60.0
 """Timeout of Google's answer about the server before the deployment."""

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.contracts.resource_types import CAPACITY_TYPE
-from gemma_serving.engine.deployment import UNKNOWN, ResourceState, StackDeployment
+from gemma_serving.engine.exported_state import UNKNOWN, ResourceState, StackDeployment
 
 REDACTED: Final = "[secret]"
 _LEFT_OUT: Final = ("propertyDependencies", "deletedWith", "sourcePosition", "stackTrace", "initErrors")

@@ -18,8 +18,8 @@ from gemma_serving.cloud.clock import WaitClock, real_s
 from gemma_serving.cloud.enabled import await_api, require_apis
 from gemma_serving.cloud.google_api import connect, lookup
 from gemma_serving.cloud.kinds import POLICIES, last_segments
-from gemma_serving.contracts.answers import Answer, Present, Unknown
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
+from gemma_serving.contracts.three_answers import Answer, Present, Unknown
 from gemma_serving.stacks.bound_hooks import bind
 from gemma_serving.stacks.planned import doctor_hint
 

@@ -20,12 +20,12 @@ from gemma_serving.cloud.guard import limit_keys, limits_line
 from gemma_serving.cloud.kinds import INSTANCE, QUEUED, SERVICE, by_name
 from gemma_serving.cloud.prices import seen_instance, seen_queued, seen_service
 from gemma_serving.cloud.spending import StackSpending
-from gemma_serving.contracts.answers import Absent, Answer, Present, Unknown
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.labels import PRODUCT, Ownership, StackLimits
 from gemma_serving.contracts.naming import Names
 from gemma_serving.contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
 from gemma_serving.contracts.run_record import MICROS, MOST_BYTES, RecordError, RunRecord, Seen
+from gemma_serving.contracts.three_answers import Absent, Answer, Present, Unknown
 from gemma_serving.planning.cost.costs import endless_forms
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.stacks.bound_hooks import bind

@@ -12,10 +12,10 @@ from gemma_serving.contracts.fields import camel_case, to_json
 from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.question.types import Plan
 from gemma_serving.planning.settings.fields import own_fields
+from gemma_serving.stacks.package.input_wording import without_commands
 from gemma_serving.stacks.package.inputs import detail, input_named, plain, read_inputs
 from gemma_serving.stacks.package.schema import COMPONENTS, output_kinds
 from gemma_serving.stacks.package.servers import cloud_run_server, tpu_server
-from gemma_serving.stacks.package.wording import without_commands
 
 _Made = tuple[pulumi.ComponentResource, Plan | None]
 _SERVERS: Final[Mapping[str, Callable[..., _Made]]] = {

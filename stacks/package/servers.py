@@ -28,6 +28,7 @@ from gemma_serving.planning.settings.vllm_blocks import stated_in_blocks
 from gemma_serving.stacks import cloud_run, tpu
 from gemma_serving.stacks.base import Context, ServerParts
 from gemma_serving.stacks.package.egress import HELD_SUBNETWORK, check_egress
+from gemma_serving.stacks.package.input_wording import InputWording, without_commands
 from gemma_serving.stacks.package.inputs import (
     NOT_OFFERED,
     CloudRunServerInputs,
@@ -37,7 +38,6 @@ from gemma_serving.stacks.package.inputs import (
     outputs_in,
     read_inputs,
 )
-from gemma_serving.stacks.package.wording import InputWording, without_commands
 from gemma_serving.stacks.planned import finding_text, preview_lines, to_deployment, today
 
 _OFF: Final = {"alerts": {"enabled": False}, "metrics": {"enabled": False}}

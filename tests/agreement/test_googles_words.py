@@ -27,9 +27,9 @@ from gemma_serving.cloud.secret_values import read_secret
 from gemma_serving.cloud.server_logs import why_unread
 from gemma_serving.cloud.shortage import shortage
 from gemma_serving.cloud.staging.bucket import storage_errors
-from gemma_serving.contracts.answers import Unknown
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.masking import masked
+from gemma_serving.contracts.three_answers import Unknown
 from gemma_serving.engine.runner import own_words
 from gemma_serving.engine.state import StackState
 from gemma_serving.scripts.doctor.diagnosis import Checkup

@@ -4,8 +4,8 @@ import pytest
 
 from gemma_serving.cloud import enabled
 from gemma_serving.cloud.clock import WaitClock
-from gemma_serving.contracts.answers import Absent, Present, Unknown
 from gemma_serving.contracts.errors import ScriptError
+from gemma_serving.contracts.three_answers import Absent, Present, Unknown
 
 OFF = Unknown("the API storage.googleapis.com is off or was just enabled", "api off", "storage")
 

@@ -3,7 +3,7 @@
 import pytest
 
 from gemma_serving.cloud.hub import main_commit
-from gemma_serving.contracts.answers import Present, Unknown
+from gemma_serving.contracts.three_answers import Present, Unknown
 from gemma_serving.planning.data.checkpoints import CHECKPOINTS
 from tests.cloud.test_staging_from_local_hub import at_hub
 

@@ -9,7 +9,7 @@ from gemma_serving.cloud import google_api
 from gemma_serving.cloud import search as searching
 from gemma_serving.cloud.kinds import by_name
 from gemma_serving.cloud.search import NOT_ENABLED, Scope
-from gemma_serving.contracts.answers import Unknown
+from gemma_serving.contracts.three_answers import Unknown
 from localcloud.environment import API_OVERRIDES
 from localcloud.tests.google_bodies import google_body
 from localcloud.world.scenario import Fault, OperationDurations, Scenario

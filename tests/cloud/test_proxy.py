@@ -15,7 +15,7 @@ from gcp_tpu_provider.errors import NoAnswerError
 from gcp_tpu_provider.http_transport import Credentials, HttpTpuTransport, Pacing
 from gemma_serving.cloud import google_session
 from gemma_serving.cloud.hub import main_commit
-from gemma_serving.contracts.answers import Unknown
+from gemma_serving.contracts.three_answers import Unknown
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from gemma_serving.cloud.caller import USER, GoogleCaller
 from gemma_serving.cloud.capacity import ListedQueuedResource
 from gemma_serving.cloud.quotas import limits_in, tpu_quota
 from gemma_serving.cloud.shortage import OtherRequest, QuotaRead, read_shortage
-from gemma_serving.contracts.answers import Present, Unknown
+from gemma_serving.contracts.three_answers import Present, Unknown
 from localcloud.tests.google_bodies import google_answer
 from tests.laws import examples
 

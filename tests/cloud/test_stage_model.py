@@ -12,12 +12,12 @@ import yaml
 
 from gemma_serving.cloud.google_api import GoogleApi, GoogleListError
 from gemma_serving.cloud.staging.sources import FolderSource
-from gemma_serving.contracts.answers import Absent
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.staged_weights import MANIFEST, manifest_hash
+from gemma_serving.contracts.three_answers import Absent
 from gemma_serving.engine import runner
-from gemma_serving.engine.deployment import ResourceState
+from gemma_serving.engine.exported_state import ResourceState
 from gemma_serving.engine.state import StackState
 from gemma_serving.planning.planner import plan
 from gemma_serving.scripts.cli.command import run_command

@@ -5,7 +5,7 @@ import pytest
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.outputs import DETAILS_TYPE
 from gemma_serving.contracts.resource_types import SERVICE_TYPE
-from gemma_serving.engine.deployment import ResourceState
+from gemma_serving.engine.exported_state import ResourceState
 from gemma_serving.engine.state import STACK_TYPE, outputs_in
 from tests.scripts.sample_outputs import sample_outputs
 

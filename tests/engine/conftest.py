@@ -19,7 +19,7 @@ from authors.in_local_cloud import copy_room
 from gemma_serving.contracts.fields import to_json
 from gemma_serving.contracts.memory import memory_of
 from gemma_serving.contracts.settings_files import shipped_files
-from gemma_serving.engine.deployment import parse_deployment
+from gemma_serving.engine.exported_state import parse_deployment
 from gemma_serving.engine.state import outputs_in
 from localcloud.environment import in_shell
 from localcloud.world.state import StateError, description

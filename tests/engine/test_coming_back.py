@@ -10,7 +10,7 @@ import pytest
 
 from gemma_serving.cloud.kinds import POLICIES
 from gemma_serving.contracts.run_record import RUNS_WORD
-from gemma_serving.engine.deployment import UNKNOWN
+from gemma_serving.engine.exported_state import UNKNOWN
 from tests.engine.conftest import ALICE, FAILURE, HF_CANARY, LIMIT_S, PROJECT, until
 from tests.engine.terminal import come_back
 

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from gemma_serving.engine import runner
-from gemma_serving.engine.deployment import is_passphrase_error
+from gemma_serving.engine.exported_state import is_passphrase_error
 from gemma_serving.engine.secrets_provider import key_of, provider_options
 from gemma_serving.scripts.preview.without_secrets import STAND_IN, without_secrets
 from tests.engine.kms import served

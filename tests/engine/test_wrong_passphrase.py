@@ -4,7 +4,7 @@ import pytest
 
 from gemma_serving.contracts.settings_files import refresh_command
 from gemma_serving.engine import runner
-from gemma_serving.engine.deployment import StateUnreadableError, is_passphrase_error
+from gemma_serving.engine.exported_state import StateUnreadableError, is_passphrase_error
 from gemma_serving.engine.previewed import preview
 from gemma_serving.engine.state import read
 from gemma_serving.scripts.doctor.diagnosis import Checkup

@@ -6,8 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from gemma_serving.engine import deployment, runner
-from gemma_serving.engine.deployment import StateUnreadableError, back_up, is_secret, parse_deployment, read_deployment
+from gemma_serving.engine import exported_state, runner
+from gemma_serving.engine.exported_state import (
+    StateUnreadableError,
+    back_up,
+    is_secret,
+    parse_deployment,
+    read_deployment,
+)
 
 STATES = Path(__file__).parents[1] / "fixtures" / "state"
 SECRET = {"4dabf18193072939515e22adb298388d": "1b47061264138c4ac30d75fd1eb44270", "ciphertext": "v1:abc"}
@@ -97,4 +103,4 @@ def test_a_backup_can_be_read_by_its_owner_only_and_never_replaces_another(monke
     assert first != second
     assert (first.read_text(), second.read_text()) == ("one", "two")
     assert stat.S_IMODE(first.stat().st_mode) == 0o600
-    assert first.parent == tmp_path / deployment.BACKUP_FOLDER
+    assert first.parent == tmp_path / exported_state.BACKUP_FOLDER

@@ -10,7 +10,7 @@ from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.labels import Ownership
 from gemma_serving.engine import runner
 from gemma_serving.engine import state as states
-from gemma_serving.engine.deployment import StateUnreadableError
+from gemma_serving.engine.exported_state import StateUnreadableError
 from gemma_serving.engine.previewed import PreviewFailedError, preview, preview_errors, previewed
 from gemma_serving.engine.secrets_provider import create_state
 

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from gemma_serving.gke.objects import objects
-from gemma_serving.gke.server import GkeOptions
+from gemma_serving.gke.server_inputs import GkeOptions
 from gemma_serving.stacks.gke_program import server_on_gke
 
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ import pulumi
 import pytest
 
 from gemma_serving.contracts.settings_files import shipped_files
-from gemma_serving.gke.server import GkeOptions
+from gemma_serving.gke.server_inputs import GkeOptions
 from gemma_serving.stacks.gke_program import server_on_gke
 from tests.security_page import rows
 

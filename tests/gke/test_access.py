@@ -7,7 +7,7 @@ import pytest
 
 from gemma_serving.contracts.path_guard import GUARD_ARGUMENT, GUARD_MODULE, OPEN_PATH_VARIABLE
 from gemma_serving.gke.objects import objects
-from gemma_serving.gke.server import GkeOptions
+from gemma_serving.gke.server_inputs import GkeOptions
 from gemma_serving.vm_agent.confinement import HARDENED
 from tests.gke.test_objects import SHIPPED, made, pod_of, server_of
 

@@ -11,7 +11,7 @@ import pytest
 from gemma_serving.gke import rules
 from gemma_serving.gke.objects import objects
 from gemma_serving.gke.rules import AUTOPILOT, findings
-from gemma_serving.gke.server import GkeOptions
+from gemma_serving.gke.server_inputs import GkeOptions
 from gemma_serving.planning.data.overheads import constant
 from gemma_serving.planning.settings.cloud_run import MountSettings
 from gemma_serving.planning.speed.startup import LOAD_RATES

@@ -8,7 +8,7 @@ import pytest
 
 from gemma_serving.gke.objects import objects
 from gemma_serving.gke.rules import findings
-from gemma_serving.gke.server import GkeOptions
+from gemma_serving.gke.server_inputs import GkeOptions
 from gemma_serving.planning.cost.subject import examine
 from gemma_serving.stacks.planned import to_deployment
 from tests.gke.test_objects import SHIPPED, made, pod_of, server_of, settings_of

@@ -10,7 +10,7 @@ import yaml
 from gemma_serving.contracts.compile_cache import ARCHIVE_PREFIX
 from gemma_serving.contracts.settings_files import shipped_files
 from gemma_serving.gke.objects import objects
-from gemma_serving.gke.server import NODE_START_S, GkeOptions
+from gemma_serving.gke.server_inputs import NODE_START_S, GkeOptions
 from gemma_serving.planning.cost.subject import examine
 from gemma_serving.planning.planner import plan_of
 from gemma_serving.stacks.gke import gke_server

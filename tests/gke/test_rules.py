@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 from gemma_serving.gke.rules import GKE_RULES, findings
-from gemma_serving.gke.server import GkeOptions
+from gemma_serving.gke.server_inputs import GkeOptions
 from gemma_serving.planning.settings.cloud_run import MountMode, MountSettings
 from tests.gke.test_objects import BUILT, SHIPPED, TOO_SLOW, server_of, settings_of
 

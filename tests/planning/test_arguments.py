@@ -24,7 +24,7 @@ from gemma_serving.planning.settings.finding import Finding
 from gemma_serving.planning.settings.image import image_of_version
 from gemma_serving.planning.settings.paths import with_changes
 from gemma_serving.planning.settings.vllm_args import OPTIONS, VllmOptions, vllm_arguments
-from gemma_serving.planning.solve.wording import message_of, remedy_of
+from gemma_serving.planning.solve.remedy_wording import message_of, remedy_of
 from gemma_serving.scripts.plan.question import CommandWording
 from tests.records import replace
 

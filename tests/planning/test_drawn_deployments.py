@@ -27,8 +27,8 @@ from gemma_serving.planning.settings.vllm_args import IMAGE_TOKENS, VllmOptions
 from gemma_serving.planning.solve.explain import explain
 from gemma_serving.planning.solve.faster_start import faster_start
 from gemma_serving.planning.solve.plan_json import plan_json
+from gemma_serving.planning.solve.remedy_wording import remedy_of
 from gemma_serving.planning.solve.text_only_start import text_only_start
-from gemma_serving.planning.solve.wording import remedy_of
 from gemma_serving.scripts.plan.question import CommandWording
 from tests.laws import examples
 from tests.planning.test_digits import check_digits

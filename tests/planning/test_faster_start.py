@@ -23,7 +23,7 @@ from gemma_serving.scripts.gemma.__main__ import main
 from gemma_serving.scripts.plan.question import CommandWording
 from gemma_serving.stacks.loading import from_file
 from gemma_serving.stacks.planned import to_deployment
-from gemma_serving.stacks.wording import StackWording
+from gemma_serving.stacks.settings_wording import StackWording
 
 ROOT = Path(__file__).parents[2]
 CLOUD_RUN = ("l4-12b-qat", "l4-12b-qat-mtp", "l4-e2b-lora", "l4-qat", "l4-qat-002", "rtx6000-31b")

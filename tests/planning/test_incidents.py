@@ -14,7 +14,7 @@ from gemma_serving.planning.question.types import Plan
 from gemma_serving.planning.rules.findings import RULES
 from gemma_serving.stacks.loading import from_file
 from gemma_serving.stacks.planned import finding_text, to_deployment
-from gemma_serving.stacks.wording import StackWording
+from gemma_serving.stacks.settings_wording import StackWording
 
 ROOT = Path(__file__).resolve().parents[2]
 LATE = {"initialDelay": "30s", "period": "60s", "failureThreshold": 3, "timeout": "50s"}

@@ -13,7 +13,7 @@ from gemma_serving.planning.settings.deployment import Deployment, WeightsMode
 from gemma_serving.planning.settings.finding import Finding
 from gemma_serving.planning.settings.paths import with_changes
 from gemma_serving.planning.settings.vllm_args import VllmOptions, vllm_arguments
-from gemma_serving.stacks.wording import file_changes
+from gemma_serving.stacks.settings_wording import file_changes
 from tests.records import replace
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -29,10 +29,10 @@ from gemma_serving.planning.settings.paths import with_changes
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.planning.settings.vllm_args import OPTIONS
 from gemma_serving.planning.solve.plan_json import plan_json
-from gemma_serving.planning.solve.wording import message_of, remedy_of
+from gemma_serving.planning.solve.remedy_wording import message_of, remedy_of
 from gemma_serving.stacks.loading import SettingsError, from_values
 from gemma_serving.stacks.planned import to_deployment
-from gemma_serving.stacks.wording import StackWording, file_changes
+from gemma_serving.stacks.settings_wording import StackWording, file_changes
 from tests.laws import examples
 from tests.records import replace
 

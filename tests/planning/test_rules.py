@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gemma_serving.contracts.answers import Present
+from gemma_serving.contracts.three_answers import Present
 from gemma_serving.gke.rules import GKE_RULES
 from gemma_serving.planning.cost.subject import examine
 from gemma_serving.planning.data.checkpoints import CHECKPOINTS
@@ -32,7 +32,7 @@ from gemma_serving.planning.settings.paths import with_changes
 from gemma_serving.planning.settings.tpu import ExistingNetworkSettings
 from gemma_serving.planning.settings.vllm_args import VllmOptions
 from gemma_serving.planning.settings.workload import Workload
-from gemma_serving.planning.solve.wording import message_of, remedy_of, together_text
+from gemma_serving.planning.solve.remedy_wording import message_of, remedy_of, together_text
 from gemma_serving.scripts.plan.explained_finding import explained
 from gemma_serving.scripts.plan.question import CommandWording
 from tests.laws import examples

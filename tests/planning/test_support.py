@@ -19,10 +19,10 @@ from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.finding import Finding
 from gemma_serving.planning.settings.image import image_of_version
 from gemma_serving.planning.settings.vllm_args import VllmOptions
-from gemma_serving.planning.solve.wording import remedy_of
+from gemma_serving.planning.solve.remedy_wording import remedy_of
 from gemma_serving.stacks.loading import from_file
 from gemma_serving.stacks.planned import to_deployment
-from gemma_serving.stacks.wording import StackWording
+from gemma_serving.stacks.settings_wording import StackWording
 from tests.records import replace
 
 ROOT = Path(__file__).resolve().parents[2]

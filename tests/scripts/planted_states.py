@@ -1,7 +1,7 @@
 """States as the engine exports them, for what a local cloud holds."""
 
 from gemma_serving.contracts.serving_document import DOCUMENT_METADATA_KEY
-from gemma_serving.engine.deployment import deployment_of
+from gemma_serving.engine.exported_state import deployment_of
 from gemma_serving.engine.state import of_deployment
 from tests.cloud.populated import PROJECT
 from tests.scripts.sample_outputs import sample_outputs

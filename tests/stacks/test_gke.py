@@ -7,7 +7,7 @@ import pytest
 from gemma_serving.contracts.serving_document import DOCUMENT_METADATA_KEY
 from gemma_serving.contracts.settings_files import shipped_files
 from gemma_serving.gke.objects import objects
-from gemma_serving.gke.server import GkeOptions
+from gemma_serving.gke.server_inputs import GkeOptions
 from gemma_serving.planning.cost.subject import examine
 from gemma_serving.planning.planner import plan_of
 from gemma_serving.planning.settings.vllm_args import vllm_arguments

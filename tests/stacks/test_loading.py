@@ -13,7 +13,7 @@ from gemma_serving.planning.planner import plan
 from gemma_serving.planning.settings.stack import NAMESPACES
 from gemma_serving.stacks.loading import SettingsError, from_file, from_pulumi, from_values
 from gemma_serving.stacks.planned import finding_text, to_deployment
-from gemma_serving.stacks.wording import StackWording
+from gemma_serving.stacks.settings_wording import StackWording
 from tests.stacks.conftest import ROOT, changed, values_of
 
 STACKS = sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in shipped_files(ROOT))

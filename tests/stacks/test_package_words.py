@@ -12,12 +12,12 @@ from gemma_serving.planning.machine.hardware import ACCELERATORS
 from gemma_serving.planning.model.catalog import model_ids
 from gemma_serving.planning.planner import plan_of
 from gemma_serving.planning.settings.paths import question_fields, with_changes
+from gemma_serving.stacks.package.input_wording import InputWording, without_commands
 from gemma_serving.stacks.package.inputs import NOT_OFFERED, CloudRunServerInputs, TpuServerInputs, plain, read_inputs
 from gemma_serving.stacks.package.schema import COMPONENTS, inputs_of
 from gemma_serving.stacks.package.servers import _context
-from gemma_serving.stacks.package.wording import InputWording, without_commands
 from gemma_serving.stacks.planned import finding_text, to_deployment
-from gemma_serving.stacks.wording import settings_key
+from gemma_serving.stacks.settings_wording import settings_key
 from tests.laws import examples
 from tests.planning.test_drawn_deployments import CHOSEN, usual
 from tests.stacks.test_package import inputs_of as valid_inputs

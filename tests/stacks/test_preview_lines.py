@@ -13,7 +13,7 @@ from gemma_serving.stacks.hooks import changed_server
 from gemma_serving.stacks.hooks.changed_server import change_text
 from gemma_serving.stacks.loading import from_file
 from gemma_serving.stacks.planned import preview_lines, to_deployment
-from gemma_serving.stacks.wording import StackWording
+from gemma_serving.stacks.settings_wording import StackWording
 from tests.contracts.test_server_change import machine
 from tests.records import replace
 from tests.stacks.conftest import ROOT

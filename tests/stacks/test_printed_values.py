@@ -19,7 +19,7 @@ from gemma_serving.scripts.plan.plan_options import NONE
 from gemma_serving.scripts.plan.question import CommandWording
 from gemma_serving.scripts.plan.set_option import parse_set, set_keys
 from gemma_serving.stacks.loading import read_yaml
-from gemma_serving.stacks.wording import phrases
+from gemma_serving.stacks.settings_wording import phrases
 from tests.laws import examples
 
 FIELDS: Final = {

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gemma_serving.cloud.google_calls import GoogleCallError
-from gemma_serving.contracts.answers import Absent, Present
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.labels import StackLimits
 from gemma_serving.contracts.run_record import RecordedRun, RunRecord, Seen
+from gemma_serving.contracts.three_answers import Absent, Present
 from gemma_serving.stacks.hooks import run_recorder
 from gemma_serving.stacks.hooks.run_recorder import RunRecorder, keep_runs, recorder_of
 from tests.laws import examples

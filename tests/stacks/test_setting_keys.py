@@ -9,7 +9,7 @@ from gemma_serving.planning.settings.paths import question_fields, value_at
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.stacks.loading import from_file, read_yaml
 from gemma_serving.stacks.planned import to_deployment
-from gemma_serving.stacks.wording import settings_key, value_in_file
+from gemma_serving.stacks.settings_wording import settings_key, value_in_file
 
 FILES = shipped_files(Path(__file__).resolve().parents[2])
 OWN = {

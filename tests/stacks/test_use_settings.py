@@ -12,7 +12,7 @@ from gemma_serving.planning.settings.paths import with_changes
 from gemma_serving.planning.settings.vllm_args import vllm_arguments
 from gemma_serving.stacks.loading import from_values
 from gemma_serving.stacks.planned import to_deployment
-from gemma_serving.stacks.wording import file_changes
+from gemma_serving.stacks.settings_wording import file_changes
 from tests.stacks.conftest import values_of
 
 ALL = {

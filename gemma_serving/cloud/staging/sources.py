@@ -67,11 +67,11 @@ def require_checkpoint(source: "FolderSource | HubSource | BucketSource", config
         absent = sorted(named.difference(files))
         if absent:
             raise CommandRefusedError(f"{place} has no {absent[0]}, which {INDEX} lists. Complete it there first.")
-    found = each([partial(_require_whole, source, file) for file in weights], workers=_HEADERS_AT_ONCE)
+    found = each([partial(_require_whole_weights, source, file) for file in weights], workers=_HEADERS_AT_ONCE)
     return [name for names in found for name in names]
 
 
-def _require_whole(source: "FolderSource | HubSource | BucketSource", file: SourceFile) -> Sequence[str]:
+def _require_whole_weights(source: "FolderSource | HubSource | BucketSource", file: SourceFile) -> Sequence[str]:
     try:
         return read_tensors(file.size_bytes, lambda start, end: source.read(file, start, end))[1]
     except NotSafetensorsError as error:

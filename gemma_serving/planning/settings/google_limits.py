@@ -41,7 +41,7 @@ PROMPT_PROBE: Final = ProbeSettings(
 """Detects a server within one period of its start, and waits 1,800 s for it."""
 
 
-class Problem(NamedTuple):
+class LimitProblem(NamedTuple):
     """An invalid value."""
 
     fact: str
@@ -50,12 +50,12 @@ class Problem(NamedTuple):
     """Next step, as a clause in the imperative."""
 
 
-def probe_problems(probe: ProbeSettings, path: str, spell: Spell = file_key) -> Iterator[Problem]:
+def probe_problems(probe: ProbeSettings, path: str, spell: Spell = file_key) -> Iterator[LimitProblem]:
     """Yield each limit of Cloud Run that a startup probe exceeds."""
 
-    def outside(name: str, value_s: int, allowed: str) -> Problem:
+    def outside(name: str, value_s: int, allowed: str) -> LimitProblem:
         key = spell(f"{path}.{name}")
-        return Problem(f"{key} is {value_s} s; {allowed}", f"set {key} within it")
+        return LimitProblem(f"{key} is {value_s} s; {allowed}", f"set {key} within it")
 
     delay_s, period_s = probe.initial_delay_s, probe.period_s
     if not 0 <= delay_s <= CLOUD_RUN_MAX_INITIAL_DELAY_S:
@@ -66,7 +66,7 @@ def probe_problems(probe: ProbeSettings, path: str, spell: Spell = file_key) -> 
         yield outside("timeout_s", probe.timeout_s, f"it must not exceed the period ({period_s} s)")
     whole_s = period_s * probe.failure_threshold
     if whole_s > CLOUD_RUN_MAX_GPU_PROBE_S:
-        yield Problem(
+        yield LimitProblem(
             f"period times failure threshold is {whole_s} s; the maximum with a GPU is {CLOUD_RUN_MAX_GPU_PROBE_S} s",
             f"set {spell(f'{path}.failure_threshold')} to {CLOUD_RUN_MAX_GPU_PROBE_S // period_s} or less",
         )
@@ -74,20 +74,22 @@ def probe_problems(probe: ProbeSettings, path: str, spell: Spell = file_key) -> 
 
 def instance_problems(
     host: Host, name: str, *, size: tuple[float, float], paths: tuple[str, str], spell: Spell = file_key
-) -> Iterator[Problem]:
+) -> Iterator[LimitProblem]:
     """Yield each limit of Cloud Run that an instance with the GPU `name` exceeds. `size` and `paths`: its vCPU, and its memory in GiB."""
     vcpu, memory_gib = size
     vcpu_key, memory_key = map(spell, paths)
     allowed, most_gib = cloud_run_vcpu(host), most_memory_gib(host)
     if vcpu not in allowed:
         sizes = ", ".join(map(str, allowed))
-        yield Problem(f"{vcpu_key} is {vcpu:g}, but Cloud Run allows {sizes} vCPU with {name}", "choose one of them")
+        yield LimitProblem(
+            f"{vcpu_key} is {vcpu:g}, but Cloud Run allows {sizes} vCPU with {name}", "choose one of them"
+        )
     if not host.min_memory_gib <= memory_gib <= most_gib:
         limits = f"{host.min_memory_gib:g} to {most_gib:g} GiB"
         fact = f"{memory_key} is {memory_gib:g} GiB, but Cloud Run allows {limits} with {name}"
-        yield Problem(fact, f"set {memory_key} within it")
+        yield LimitProblem(fact, f"set {memory_key} within it")
     elif vcpu in allowed and memory_gib > vcpu * CLOUD_RUN_GIB_PER_VCPU:
-        yield Problem(
+        yield LimitProblem(
             f"{memory_key} is {memory_gib:g} GiB, but Cloud Run allows at most {vcpu * CLOUD_RUN_GIB_PER_VCPU:g} "
             f"GiB with {vcpu_key} {vcpu:g} ({CLOUD_RUN_GIB_PER_VCPU} GiB per vCPU)",
             f"lower {memory_key} or raise {vcpu_key}",

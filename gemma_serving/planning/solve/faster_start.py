@@ -10,7 +10,7 @@ from gemma_serving.planning.cost.subject import Subject, examine
 from gemma_serving.planning.rules.findings import accepted_by, detected_findings
 from gemma_serving.planning.settings.google_limits import PROBE_PERIOD_S
 from gemma_serving.planning.settings.paths import with_changes
-from gemma_serving.planning.solve.wording import Wording
+from gemma_serving.planning.solve.remedy_wording import Wording
 from gemma_serving.planning.units import duration
 
 _LEAST_GAIN_S: Final = PROBE_PERIOD_S

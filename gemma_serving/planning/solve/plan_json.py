@@ -7,7 +7,7 @@ from msgspec import structs
 
 from gemma_serving.planning.data.prices import Price
 from gemma_serving.planning.question.types import CostPlan, FormStep, Plan, RunningCosts, rounded
-from gemma_serving.planning.solve.wording import Wording, finding_json, together_json
+from gemma_serving.planning.solve.remedy_wording import Wording, finding_json, together_json
 
 
 def plan_json(plan: Plan, wording: Wording) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from gemma_serving.planning.rules.findings import accepted_by, detected_findings
 from gemma_serving.planning.settings.google_limits import PROBE_PERIOD_S
 from gemma_serving.planning.settings.paths import with_changes
 from gemma_serving.planning.settings.vllm_args import Modality
-from gemma_serving.planning.solve.wording import Wording
+from gemma_serving.planning.solve.remedy_wording import Wording
 from gemma_serving.planning.units import duration
 
 CHANGES: Final = {"vllm.limit_mm_per_prompt": {"image": 0, "audio": 0, "video": 0}}

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from gemma_serving.gke.objects import picker_commands
-from gemma_serving.gke.server import GkeServer
+from gemma_serving.gke.server_inputs import GkeServer
 from judges.real.home import Need, RealHome, go_compiler, run
 from judges.real.kubernetes.api import Object
 from judges.real.kubernetes.world import EXTENSION, downloaded

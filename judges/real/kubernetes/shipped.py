@@ -5,7 +5,7 @@ from typing import Final
 
 from gemma_serving.contracts.settings_files import settings_file, shipped_files
 from gemma_serving.gke.objects import KubernetesObject
-from gemma_serving.gke.server import GkeOptions, GkeServer
+from gemma_serving.gke.server_inputs import GkeOptions, GkeServer
 from gemma_serving.stacks.gke_program import server_on_gke
 from gemma_serving.stacks.loading import from_file
 from judges.real.home import ROOT

@@ -10,7 +10,7 @@ import pytest
 
 from gemma_serving.gke.objects import objects
 from gemma_serving.gke.rules import findings
-from gemma_serving.gke.server import NODE_START_S, GkeOptions
+from gemma_serving.gke.server_inputs import NODE_START_S, GkeOptions
 from judges.real.kubernetes import programs as built
 from judges.real.kubernetes.cluster import running_cluster
 from judges.real.kubernetes.deployment import new_project

@@ -23,7 +23,7 @@ class Notice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class ReportFacts:
     """Text around the table and the charts."""
 
     title: str
@@ -37,7 +37,7 @@ class Facts:
     """Notes about the whole sweep, then one line for each point that has notes."""
 
 
-def sweep_facts(run: Mapping[str, Any], results: Sequence[Result]) -> Facts:
+def sweep_facts(run: Mapping[str, Any], results: Sequence[Result]) -> ReportFacts:
     """Return the facts of a sweep from its run.json and its results, of which it has one or more."""
     server = as_mapping(run.get("server"))
     subtitle = [str(run.get("url") or "")]
@@ -47,7 +47,7 @@ def sweep_facts(run: Mapping[str, Any], results: Sequence[Result]) -> Facts:
     last = results[-1]
     subtitle += [str(last["point"].get("traffic") or ""), f"seed {run.get('seed')}", str(last["date"])]
     match = plan_match(results)
-    return Facts(
+    return ReportFacts(
         plan="" if match is None else match.text,
         header=tuple(_header(run)),
         title=f"Benchmark of {run.get('model') or results[0]['model_id']}",

@@ -19,7 +19,7 @@ from loadtest.reports.charts import (
     distributions,
 )
 from loadtest.reports.facts import sweep_facts
-from loadtest.reports.pages import page
+from loadtest.reports.report_pages import page
 from loadtest.reports.table import Result, columns_of
 from loadtest.steady import judged
 from loadtest.store import read_results, read_run, write_whole

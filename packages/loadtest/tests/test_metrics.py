@@ -15,7 +15,7 @@ from loadtest.client.metrics import (
     parse_metrics,
 )
 from loadtest.client.openai import OpenAIClient
-from loadtest.server import watching
+from loadtest.served_model import watching
 
 
 @contextmanager

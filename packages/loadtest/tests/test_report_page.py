@@ -24,8 +24,8 @@ from loadtest.reports.charts import (
     chosen,
     distributions,
 )
-from loadtest.reports.pages import terms
 from loadtest.reports.report import report_charts, write_reports
+from loadtest.reports.report_pages import terms
 from loadtest.reports.table import COLUMNS
 from loadtest.steady import judged
 from loadtest.tests.model_pool import planted_record

@@ -15,7 +15,7 @@ from loadtest.reports import charts
 from loadtest.reports.facts import sweep_facts
 from loadtest.reports.report import report_charts, write_reports
 from loadtest.reports.table import NOTHING, columns_of
-from loadtest.server import Watch
+from loadtest.served_model import Watch
 from loadtest.store import read_results, read_run
 
 PROJECT = Path(__file__).parents[1] / "pyproject.toml"

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from loadtest.errors import SweepError
-from loadtest.server import ServerInfo
+from loadtest.served_model import ServerInfo
 from loadtest.traffic.makers import SyntheticSource
 from loadtest.traffic.points import Point, Sweep
 from loadtest.traffic.prompts import Calibration, Recipe

@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 
 from authors.release import version
 from authors.release.build import build_distribution
-from gemma_serving.scripts.agent.pages import PAGES
+from gemma_serving.scripts.agent.resource_pages import PAGES
 from gemma_serving.scripts.init import __main__ as init
 
 ROOT = Path(__file__).resolve().parents[3]

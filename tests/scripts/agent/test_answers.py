@@ -17,8 +17,8 @@ from gemma_serving.scripts.agent import context
 from gemma_serving.scripts.agent.permissions import CHANGES
 from gemma_serving.scripts.agent.presenting import MOST_CHARACTERS, compact_json
 from gemma_serving.scripts.agent.programs import ProgramResult
-from gemma_serving.scripts.agent.server import build
 from gemma_serving.scripts.agent.table import TOOLS
+from gemma_serving.scripts.agent.tool_server import build
 from gemma_serving.scripts.agent.tools import command_of, json_default
 from gemma_serving.scripts.cli import command as cli
 from gemma_serving.scripts.cli.options import option_fields

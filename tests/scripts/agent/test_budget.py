@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemma_serving.cloud.kinds import QUEUED
-from gemma_serving.contracts.answers import Absent, Present, Unknown
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.stack_facts import CloudFacts, StatedResource
-from gemma_serving.engine.deployment import StateUnreadableError, deployment_of
+from gemma_serving.contracts.three_answers import Absent, Present, Unknown
+from gemma_serving.engine.exported_state import StateUnreadableError, deployment_of
 from gemma_serving.engine.state import StackState, of_deployment
 from gemma_serving.scripts.agent import spending
 from gemma_serving.scripts.agent.bounds import Bound
-from gemma_serving.scripts.agent.server import build
 from gemma_serving.scripts.agent.spending import deployed_now, usd_per_hour_of
+from gemma_serving.scripts.agent.tool_server import build
 from gemma_serving.scripts.stack import facts
 from tests.scripts.agent.conftest import STACK, call, keep
 

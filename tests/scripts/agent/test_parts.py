@@ -15,7 +15,7 @@ from mcp.client.client import Client
 from gemma_serving.scripts.agent import programs
 from gemma_serving.scripts.agent.permissions import CHANGES
 from gemma_serving.scripts.agent.programs import run_program
-from gemma_serving.scripts.agent.server import build
+from gemma_serving.scripts.agent.tool_server import build
 from tests.polling import until
 
 ROOT = Path(__file__).parents[3]
@@ -120,7 +120,7 @@ NOT_AT_START = ("aiohttp", "google", "grpc", "pulumi", "pulumi_gcp", "requests")
 
 def test_the_start_imports_no_package_that_only_some_calls_need():
     """A client waits for it, Codex for 10 s: these take about 0.5 s of a processor, a third of the start."""
-    script = f"import sys, gemma_serving.scripts.agent.server; print([name for name in {NOT_AT_START} if name in sys.modules])"
+    script = f"import sys, gemma_serving.scripts.agent.tool_server; print([name for name in {NOT_AT_START} if name in sys.modules])"
     found = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
 

@@ -10,8 +10,8 @@ from mcp.client.client import Client
 
 from gemma_serving.scripts.agent import context
 from gemma_serving.scripts.agent.permissions import CHANGES
-from gemma_serving.scripts.agent.server import build
 from gemma_serving.scripts.agent.table import TOOLS
+from gemma_serving.scripts.agent.tool_server import build
 from tests.scripts.agent.conftest import STACK, answering, called, calls_of, keep, lines, typing
 
 ALL = ",".join(CHANGES)

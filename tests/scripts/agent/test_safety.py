@@ -29,8 +29,8 @@ from gemma_serving.scripts.agent.permissions import CHANGES, TOOLSETS, parse_too
 from gemma_serving.scripts.agent.presenting import untrusted
 from gemma_serving.scripts.agent.programs import ProgramResult
 from gemma_serving.scripts.agent.recording import AuditEntry, AuditFile
-from gemma_serving.scripts.agent.server import build
 from gemma_serving.scripts.agent.table import TOOLS
+from gemma_serving.scripts.agent.tool_server import build
 from gemma_serving.scripts.agent.tools import require_word
 from gemma_serving.scripts.cli.hidden import environment_secrets
 from tests.scripts.agent.conftest import (
@@ -580,7 +580,7 @@ def test_no_secret_is_in_a_record_an_answer_or_an_error_however_json_writes_it(b
 def test_no_secret_is_in_a_page_or_its_errors(bench_of, audit, monkeypatch, tmp_path):
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "tasks.md").write_text(f"# Tasks {CANARY}\n")
-    monkeypatch.setattr("gemma_serving.scripts.agent.pages.ROOT", tmp_path)
+    monkeypatch.setattr("gemma_serving.scripts.agent.resource_pages.ROOT", tmp_path)
 
     async def read():
         async with Client(build(bench_of(), audit)) as client:

@@ -7,7 +7,7 @@ import pytest
 
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.scripts.agent import staging
-from gemma_serving.scripts.agent.server import build
+from gemma_serving.scripts.agent.tool_server import build
 from tests.scripts.agent.conftest import STACK, call
 
 SETTING = "sha256:" + "0" * 64

@@ -16,9 +16,9 @@ from gemma_serving.cloud.alerts import AlertReport, StackAlert
 from gemma_serving.cloud.quotas import Quota
 from gemma_serving.cloud.shortage import QuotaRead, Shortage
 from gemma_serving.contracts.alerts import RUNBOOK, every_alert
-from gemma_serving.contracts.answers import Present
 from gemma_serving.contracts.labels import Ownership
 from gemma_serving.contracts.settings_files import shipped_files
+from gemma_serving.contracts.three_answers import Present
 from gemma_serving.planning.data.prices import LIST_PRICES, slice_parts
 from gemma_serving.planning.machine.hardware import ACCELERATORS
 from gemma_serving.scripts.alerts.render import AlertTimes, print_alerts

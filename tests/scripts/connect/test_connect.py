@@ -24,7 +24,7 @@ from gemma_serving.contracts.fields import from_json
 from gemma_serving.contracts.outputs import StackOutputs
 from gemma_serving.contracts.stack_facts import ServesNow
 from gemma_serving.engine import children as child
-from gemma_serving.engine.deployment import deployment_of
+from gemma_serving.engine.exported_state import deployment_of
 from gemma_serving.scripts.connect.__main__ import main
 from gemma_serving.scripts.connect.chat import Chat, ChatError
 from gemma_serving.scripts.connect.proxy import ConnectProxy

@@ -14,9 +14,9 @@ from google.oauth2 import service_account
 from gemma_serving.cloud.staging.bucket import WeightsBucket
 from gemma_serving.cloud.staging.copying import CopyPlan, stage
 from gemma_serving.cloud.staging.sources import FolderSource
-from gemma_serving.contracts.answers import Absent
 from gemma_serving.contracts.proof import Asker
 from gemma_serving.contracts.settings_files import shipped_files
+from gemma_serving.contracts.three_answers import Absent
 from gemma_serving.engine import runner
 from gemma_serving.scripts.cli.command import run_command
 from gemma_serving.scripts.doctor import (

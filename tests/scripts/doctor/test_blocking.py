@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import pytest
 
-from gemma_serving.contracts.answers import Present, Unknown
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.resource_types import CAPACITY_TYPE
+from gemma_serving.contracts.three_answers import Present, Unknown
 from gemma_serving.engine.state import StackState
 from gemma_serving.scripts.doctor import capacity, checkup, project
 from gemma_serving.scripts.doctor.blocking import live_checks, require_ready, require_secrets

@@ -13,8 +13,8 @@ import yaml
 
 from gemma_serving import VERSION
 from gemma_serving.contracts import installation
-from gemma_serving.contracts.answers import Present
 from gemma_serving.contracts.settings_files import shipped_files
+from gemma_serving.contracts.three_answers import Present
 from gemma_serving.scripts.cli.command import run_command
 from gemma_serving.scripts.init import __main__ as command
 from gemma_serving.scripts.init import own_wheels

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from gemma_serving.contracts.answers import Present
+from gemma_serving.contracts.three_answers import Present
 from gemma_serving.planning.planner import plan
 from gemma_serving.scripts.cli.command import run_command
 from gemma_serving.scripts.init.__main__ import COMMAND

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from gemma_serving.cloud.hub import main_commit
-from gemma_serving.contracts.answers import Present, Unknown
+from gemma_serving.contracts.three_answers import Present, Unknown
 from gemma_serving.planning.planner import plan
 from gemma_serving.planning.question.recommendation import TEXT_ONLY
 from gemma_serving.scripts.cli.command import run_command

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import pytest
 
 from gemma_serving.cloud.server_logs import ServerLine
-from gemma_serving.contracts.answers import Absent, Present, Unknown
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.fields import from_json
 from gemma_serving.contracts.outputs import StackOutputs
 from gemma_serving.contracts.stack_facts import CloudFacts, StackFacts, StatedResource
+from gemma_serving.contracts.three_answers import Absent, Present, Unknown
 from gemma_serving.scripts.logs import reading, starts
 from tests.scripts.logs.test_logs import RUN, since, texts, world, write
 from tests.scripts.sample_outputs import sample_outputs

@@ -8,7 +8,7 @@ import pytest
 
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.engine import steps as engine_changes
-from gemma_serving.engine.deployment import deployment_of
+from gemma_serving.engine.exported_state import deployment_of
 from gemma_serving.engine.steps import ResourceChange
 from gemma_serving.scripts.preview import upcoming as deployed
 from gemma_serving.scripts.preview.comment import _lines

@@ -8,7 +8,7 @@ import yaml
 
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.engine import runner
-from gemma_serving.engine.deployment import is_secret, parse_deployment
+from gemma_serving.engine.exported_state import is_secret, parse_deployment
 from gemma_serving.engine.secrets_provider import key_of, provider_options
 from gemma_serving.scripts.preview.without_secrets import (
     STAND_IN,

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from gemma_serving.contracts.answers import Absent
 from gemma_serving.contracts.fields import from_json, json_object
 from gemma_serving.contracts.outputs import StackOutputs
 from gemma_serving.contracts.stack_facts import StackFacts
+from gemma_serving.contracts.three_answers import Absent
 from gemma_serving.scripts.cli.command import run_command
 from gemma_serving.scripts.smoke import __main__ as smoke
 from gemma_serving.scripts.smoke import checks_basic

@@ -17,10 +17,10 @@ from gemma_serving.cloud.kinds import ACCOUNT, by_name
 from gemma_serving.cloud.prices import prices_of
 from gemma_serving.cloud.search import resource_of
 from gemma_serving.cloud.spending import StackSpending, spending
-from gemma_serving.contracts.answers import Present
 from gemma_serving.contracts.labels import NO_LIMITS, StackLimits
 from gemma_serving.contracts.run_record import RecordedRun, RunRecord
 from gemma_serving.contracts.stack_facts import CloudFacts
+from gemma_serving.contracts.three_answers import Present
 from gemma_serving.planning.data.prices import LIST_PRICES, price_words
 from gemma_serving.planning.question.types import CostPlan
 from gemma_serving.scripts.stack.costs import (

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from gemma_serving.cloud.clock import GoogleClock
-from gemma_serving.contracts.answers import Absent, Present, Unknown
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.guest_attributes import NOT_IDLE
 from gemma_serving.contracts.labels import StackLimits
 from gemma_serving.contracts.resource_types import CAPACITY_COMPONENT, SERVICE_COMPONENT
 from gemma_serving.contracts.serving_document import DOCUMENT_METADATA_KEY, document_hash
+from gemma_serving.contracts.three_answers import Absent, Present, Unknown
 from gemma_serving.scripts.smoke.failure import ServerFailure
 from gemma_serving.scripts.stack import deployed_server
 from gemma_serving.scripts.stack import facts as stack_facts

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gemma_serving.cloud.google_api import GoogleListError
-from gemma_serving.contracts.answers import Absent, Present, Unknown
+from gemma_serving.contracts.three_answers import Absent, Present, Unknown
 from gemma_serving.engine.state import StackState
 from gemma_serving.scripts.stack import held_networks
 from gemma_serving.scripts.stack.held_networks import HeldNetwork, held_network, is_held

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gemma_serving.cloud.tpu_machine import TpuMachine
-from gemma_serving.contracts.answers import Assumed, Present, Unknown
 from gemma_serving.contracts.capacity_states import ACTIVE
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.stack_facts import CloudFacts
+from gemma_serving.contracts.three_answers import Assumed, Present, Unknown
 from gemma_serving.planning.rules.platforms import quota
 from gemma_serving.planning.units import age
 from gemma_serving.scripts.stack import deployed_server, serves

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from gemma_serving.contracts.answers import Absent, Present, Unknown
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.resource_types import CAPACITY_COMPONENT, SERVICE_COMPONENT
 from gemma_serving.contracts.stack_facts import CloudFacts
+from gemma_serving.contracts.three_answers import Absent, Present, Unknown
 from gemma_serving.engine.state import StackState
 from gemma_serving.scripts.stack import facts as stack_facts
 from gemma_serving.scripts.stack import serves

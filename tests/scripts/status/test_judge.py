@@ -8,10 +8,10 @@ from itertools import combinations
 
 import pytest
 
-from gemma_serving.contracts.answers import Absent, Present, Unknown
 from gemma_serving.contracts.resource_types import CAPACITY_COMPONENT
 from gemma_serving.contracts.stack_facts import CloudFacts, ServesNow
 from gemma_serving.contracts.stack_lock import StackLock
+from gemma_serving.contracts.three_answers import Absent, Present, Unknown
 from gemma_serving.engine.state import StackState
 from gemma_serving.scripts.stack.facts import facts_of
 from gemma_serving.scripts.stack.serves import after_locks, lock_sentence, serves_now

@@ -10,10 +10,10 @@ from hypothesis import settings as effort
 from hypothesis import strategies as st
 
 from gemma_serving.cloud.served_tokens import served_tokens, tokens_query
-from gemma_serving.contracts.answers import Absent, Present, Unknown
 from gemma_serving.contracts.fields import from_json
 from gemma_serving.contracts.outputs import StackOutputs
 from gemma_serving.contracts.stack_facts import CloudFacts
+from gemma_serving.contracts.three_answers import Absent, Present, Unknown
 from gemma_serving.scripts.cli.command import run_command
 from gemma_serving.scripts.status.__main__ import COMMAND
 from gemma_serving.scripts.status.price import token_price

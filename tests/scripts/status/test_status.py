@@ -12,11 +12,11 @@ import pytest
 from rich.console import Console
 
 from gemma_serving.contracts import guest_attributes
-from gemma_serving.contracts.answers import Present
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.fields import from_json
 from gemma_serving.contracts.outputs import StackOutputs
 from gemma_serving.contracts.stack_facts import CloudFacts, ServesNow
+from gemma_serving.contracts.three_answers import Present
 from gemma_serving.engine.runner import NOT_LOGGED_IN
 from gemma_serving.engine.state import StackState
 from gemma_serving.scripts.cli.command import run_command
@@ -34,7 +34,7 @@ from gemma_serving.scripts.status.report import (
     StatusReport,
     UnansweredSource,
 )
-from gemma_serving.scripts.status.server import server_facts
+from gemma_serving.scripts.status.server_state import server_facts
 from tests.answers import served
 from tests.scripts.planted_states import service, stack_resource, state
 from tests.scripts.sample_outputs import sample_outputs

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemma_serving.cloud.tpu_machine import idle_since, reported
-from gemma_serving.contracts.answers import Absent, Present, Unknown
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.guest_attributes import NOT_IDLE
 from gemma_serving.contracts.labels import StackLimits
+from gemma_serving.contracts.three_answers import Absent, Present, Unknown
 from gemma_serving.scripts.teardown import removal
 from tests.cloud.populated import PROJECT, owner
 from tests.contract_keys import keys

@@ -7,11 +7,11 @@ import pytest
 
 from gemma_serving.cloud.search import Scope, search
 from gemma_serving.cloud.spending import spending
-from gemma_serving.contracts.answers import Absent, Present, Unknown
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.labels import NO_LIMITS, StackLimits
 from gemma_serving.contracts.run_record import RecordError, RunRecord
+from gemma_serving.contracts.three_answers import Absent, Present, Unknown
 from gemma_serving.stacks.hooks.run_recorder import RunRecorder
 from localcloud.world.scenario import Fault, OperationDurations, Scenario
 from tests.cloud.populated import PROJECT, WRONG_CLOCKS, ZONE, asker, off_by, open_world, owner

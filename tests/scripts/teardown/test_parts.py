@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gemma_serving.cloud.google_api import GoogleListError
 from gemma_serving.cloud.kinds import by_name
-from gemma_serving.engine.deployment import deployment_of, unprotected
+from gemma_serving.engine.exported_state import deployment_of, unprotected
 from gemma_serving.engine.state import of_deployment
 from gemma_serving.scripts.teardown.pending import wait
 from localcloud.tests.google_bodies import google_answer

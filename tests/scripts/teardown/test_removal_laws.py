@@ -20,7 +20,7 @@ from gemma_serving.contracts.labels import Ownership, StackLimits
 from gemma_serving.contracts.search_results import FoundResource, Inventory
 from gemma_serving.contracts.stack_lock import StackLock
 from gemma_serving.engine import runner
-from gemma_serving.engine.deployment import deployment_of
+from gemma_serving.engine.exported_state import deployment_of
 from gemma_serving.engine.state import StackState, of_deployment
 from gemma_serving.scripts.stack.labelled import SearchedStacks
 from gemma_serving.scripts.teardown import removal

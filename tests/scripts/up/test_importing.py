@@ -10,7 +10,7 @@ from gemma_serving.cloud.kinds import POLICIES
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.search_results import FoundResource
 from gemma_serving.engine import runner
-from gemma_serving.engine.deployment import UNKNOWN, PendingOperation, ResourceState, is_secret, parse_deployment
+from gemma_serving.engine.exported_state import UNKNOWN, PendingOperation, ResourceState, is_secret, parse_deployment
 from gemma_serving.engine.previewed import creations_in
 from gemma_serving.engine.state import StackState
 from gemma_serving.scripts.stack import engine_run, labelled, own_runs

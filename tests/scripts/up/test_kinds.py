@@ -7,7 +7,7 @@ import pytest
 from gemma_serving.cloud.google_api import GoogleListError
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.labels import Ownership
-from gemma_serving.engine.deployment import UNKNOWN
+from gemma_serving.engine.exported_state import UNKNOWN
 from gemma_serving.scripts.up.lookup import KINDS, LookupSession, lookup
 from localcloud.tests.google_bodies import google_answer, google_request
 

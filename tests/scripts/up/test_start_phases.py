@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 import pytest
 
 from gemma_serving.cloud.server_logs import ServerLine
-from gemma_serving.contracts.answers import Absent, Present
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.stack_facts import CloudFacts, StackFacts
+from gemma_serving.contracts.three_answers import Absent, Present
 from gemma_serving.scripts.stack.settings import stack_settings
 from gemma_serving.scripts.up import start_phases as module
 from gemma_serving.scripts.up.start_phases import StartPhases

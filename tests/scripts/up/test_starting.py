@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gemma_serving.contracts.answers import Absent, Present, Unknown
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.stack_facts import CloudFacts, StackFacts, StatedResource
+from gemma_serving.contracts.three_answers import Absent, Present, Unknown
 from gemma_serving.engine.state import StackState
 from gemma_serving.scripts.doctor.api import Diagnosis
 from gemma_serving.scripts.up import starting

@@ -16,7 +16,6 @@ from gemma_serving.cloud import zone_answers
 from gemma_serving.cloud.caller import USER, GoogleCaller
 from gemma_serving.cloud.quotas import instance_quotas
 from gemma_serving.cloud.shortage import QuotaRead
-from gemma_serving.contracts.answers import Absent, Present
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.fields import from_json, to_json
@@ -25,9 +24,10 @@ from gemma_serving.contracts.proof import Asker
 from gemma_serving.contracts.resource_types import CAPACITY_COMPONENT, CAPACITY_TYPE, SERVICE_TYPE
 from gemma_serving.contracts.search_results import Inventory
 from gemma_serving.contracts.stack_facts import CloudFacts, ServesNow, StackFacts
+from gemma_serving.contracts.three_answers import Absent, Present
 from gemma_serving.engine import children, runner
 from gemma_serving.engine.backend import memory
-from gemma_serving.engine.deployment import UNKNOWN, deployment_of
+from gemma_serving.engine.exported_state import UNKNOWN, deployment_of
 from gemma_serving.engine.previewed import previewed
 from gemma_serving.engine.state import StackState
 from gemma_serving.engine.steps import changes_of

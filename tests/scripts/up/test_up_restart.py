@@ -15,7 +15,7 @@ from gemma_serving.contracts.stack_facts import CloudFacts
 from gemma_serving.contracts.stack_lock import StackLock
 from gemma_serving.engine import runner
 from gemma_serving.engine.deployed_config import BUCKET_CREATION
-from gemma_serving.engine.deployment import deployment_of
+from gemma_serving.engine.exported_state import deployment_of
 from gemma_serving.scripts.cli.command import run_command
 from gemma_serving.scripts.stack import facts, serves
 from gemma_serving.scripts.up import machine, restarting, starting

@@ -5,7 +5,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from gemma_serving.contracts.answers import Assumed, Present
+from gemma_serving.contracts.three_answers import Assumed, Present
 from gemma_serving.planning.cost.subject import Subject
 from gemma_serving.planning.machine.hardware import (
     CLOUD_RUN_GIB_PER_VCPU,

@@ -7,10 +7,10 @@ from typing import Final
 from gemma_serving.planning.data.images import IMAGES
 from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.paths import with_changes
-from gemma_serving.planning.solve.wording import NO_STACK
+from gemma_serving.planning.solve.remedy_wording import NO_STACK
 from gemma_serving.stacks.package.inputs import NOT_OFFERED
 from gemma_serving.stacks.package.schema import COMPONENTS
-from gemma_serving.stacks.wording import BLOCKS, TARGETS, file_changes, phrases
+from gemma_serving.stacks.settings_wording import BLOCKS, TARGETS, file_changes, phrases
 
 _SENTENCE: Final = re.compile(r"(?<=[.?!]) ")
 _SETTINGS: Final = "|".join(re.escape(key) for key in NOT_OFFERED if not key.islower())

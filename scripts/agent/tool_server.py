@@ -22,9 +22,9 @@ from gemma_serving.engine import runner
 from gemma_serving.engine.runner import stacks_in
 from gemma_serving.planning.errors import PlanningError
 from gemma_serving.scripts.agent.context import ERROR_NOTE, AgentContext
-from gemma_serving.scripts.agent.pages import add_pages
 from gemma_serving.scripts.agent.permissions import CHANGES, LONGEST_WAIT_S
 from gemma_serving.scripts.agent.recording import WAIT, AuditFile, Recorder
+from gemma_serving.scripts.agent.resource_pages import add_pages
 from gemma_serving.scripts.agent.table import TOOLS
 from gemma_serving.scripts.agent.tools import HINTS
 from gemma_serving.scripts.cli.command import Effect

@@ -15,7 +15,7 @@ from gemma_serving.planning.settings.fields import file_key, own_fields
 from gemma_serving.planning.settings.paths import for_its_model, in_blocks, question_fields, value_at, with_changes
 from gemma_serving.planning.settings.tpu import TpuSettings
 from gemma_serving.planning.settings.vllm_blocks import block_changes
-from gemma_serving.planning.solve.wording import NO_STACK
+from gemma_serving.planning.solve.remedy_wording import NO_STACK
 
 TARGETS: Final = {"tpu-vm": "tpu", "cloud-run": "cloud-run"}
 BLOCKS: Final = {"tpu": "tpu", "cloud-run": "cloudRun"}

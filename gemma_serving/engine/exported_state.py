@@ -1,4 +1,4 @@
-"""Read, change, back up and write a stack's deployment: its resources and unfinished operations.
+"""Read, change, back up and write a stack's exported state (Pulumi's "deployment"): its resources and unfinished operations.
 
 The format of `pulumi stack export` (pulumi/pulumi, sdk/go/common/apitype, UntypedDeployment and DeploymentV3).
 Other content is kept as read, and secrets stay ciphertext.
