@@ -183,7 +183,7 @@ def _first_costs() -> str:
     idle = duration(stopped[0].running.idle_billing_s)
     return (
         f"**It costs** what Google bills your project: {least} to {most} per hour while a server runs; the software is free.\n"
-        f"On Cloud Run, a server stops {idle} after its last request, and ${stays[0]:.2f} to ${stays[-1]:.2f} per month remain. "
+        f"On Cloud Run, a server stops {idle} after its last request, and ${stays[0]:.2f} to ${stays[-1]:.2f} per month remain for storage and alerts. "
         "A TPU costs its full price until a teardown or the end of its run.\n"
     )
 
