@@ -30,7 +30,7 @@ GPUS = set(CLOUD_RUN_GPUS.values())
 SCENARIO = "packages/localcloud/world/scenario.py"
 LISTS = {
     "gemma_serving/planning/settings/cloud_run.py": next(
-        field.annotations[0].values for field in block_fields(CloudRunSettings) if field.path == "gpu"
+        field.annotations[0].arguments[0].values for field in block_fields(CloudRunSettings) if field.path == "gpu"
     ),
     f"{SCENARIO} gpu_drivers": Run().gpu_drivers,
     f"{SCENARIO} gpu_regions": Run().gpu_regions,

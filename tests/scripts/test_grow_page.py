@@ -46,7 +46,7 @@ def test_the_figures_of_a_table_are_those_of_its_commands(printed, number):
 
 
 def test_figures_in_prose_are_printed_too(capsys):
-    assert main(["plan", "l4-12b-qat"]) == 0
+    assert main(["plan", "l4-12b-qat", "--workload", "in=700,out=300,users=16"]) == 0
     shown = capsys.readouterr().out
     (start,) = re.findall(r"planned start-up, (\d+ min \d+ s) for this stack", PAGE)
     (limit,) = re.findall(r"`(Limit per instance: [^`]+)`", PAGE)

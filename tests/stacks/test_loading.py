@@ -75,7 +75,8 @@ def test_each_setting_of_the_provider_but_its_place_blocks_the_plan_and_its_valu
 
 def test_the_namespaces_are_those_of_the_providers():
     plugins = yaml.safe_load((ROOT / "Pulumi.yaml").read_text())["plugins"]["providers"]
-    packages = re.findall(r"^pulumi-(\w+)\b", (ROOT / "requirements/base.in").read_text(), re.MULTILINE)
+    required = "".join((ROOT / f"requirements/{name}.in").read_text() for name in ("base", "images"))
+    packages = re.findall(r"^pulumi-(\w+)\b", required, re.MULTILINE)
     assert sorted(NAMESPACES) == sorted({"gemma-serving", "pulumi", *packages, *(one["name"] for one in plugins)})
 
 
