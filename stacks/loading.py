@@ -25,9 +25,10 @@ from gemma_serving.contracts.spelling import meant, odd_character
 from gemma_serving.planning.data.images import DEFAULT_IMAGES, IMAGES
 from gemma_serving.planning.numbers import read_json
 from gemma_serving.planning.settings.fields import Block
+from gemma_serving.planning.settings.paths import ENDED
 from gemma_serving.planning.settings.reading import InvalidBlockError, Problem, part_at, read_block
 from gemma_serving.planning.settings.secrets import KINDS, SECRET_KEYS, set_command
-from gemma_serving.planning.settings.stack import ENDED, NAMESPACES, NOT_IN_FILE, Settings
+from gemma_serving.planning.settings.stack import NAMESPACES, NOT_IN_FILE, Settings
 from gemma_serving.planning.settings.vllm_args import VllmOptions
 from gemma_serving.planning.settings.vllm_blocks import OptionsOrBlocks, stated_in_blocks
 

@@ -10,9 +10,8 @@ from typing import Final, cast
 from gemma_serving.contracts.spelling import did_you_mean, did_you_mean_path
 from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.settings.fields import SettingField
-from gemma_serving.planning.settings.paths import question_fields
+from gemma_serving.planning.settings.paths import ENDED, question_fields
 from gemma_serving.planning.settings.reading import list_items, read_text
-from gemma_serving.planning.settings.stack import ENDED
 from gemma_serving.planning.settings.vllm_blocks import BLOCKS
 from gemma_serving.scripts.plan.plan_options import NONE
 

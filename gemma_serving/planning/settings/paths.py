@@ -17,6 +17,11 @@ from gemma_serving.planning.settings.reading import require_consistent
 from gemma_serving.planning.settings.tpu import ExistingNetworkSettings
 from gemma_serving.planning.settings.workload import Workload
 
+ENDED: Final = {
+    "tpu.renewBefore": "Remove it: `gemma up STACK --yes`, also from cron, starts a run that expired again (docs/get-started.md)."
+}
+"""Former keys, and what answers in their place, as a sentence."""
+
 T = TypeVar("T")
 
 _OF_A_STACK: Final = frozenset({"model_revision", "bucket", "provider_keys", "vllm_in_blocks"})

@@ -40,10 +40,6 @@ NAMESPACES: Final = (PRODUCT, "docker", "gcp", "gcp-tpu", "pulumi")
 """Namespaces of the configuration: the project, its providers, and the engine."""
 NOT_IN_FILE: Final = ("project", "secrets", "providerKeys", "vllmInBlocks")
 """Fields without a key in the file."""
-ENDED: Final = {
-    "tpu.renewBefore": "Remove it: `gemma up STACK --yes`, also from cron, starts a run that expired again (docs/get-started.md)."
-}
-"""Former keys, and what answers in their place, as a sentence."""
 
 
 def _full_url(url: str) -> str:
