@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -29,7 +29,7 @@ from gemma_serving.planning.model.spec import tensors
 from gemma_serving.planning.model.support import support_of
 from gemma_serving.planning.planner import plan
 from gemma_serving.planning.question.records import CRASHES, Crash
-from gemma_serving.planning.question.types import Plan
+from gemma_serving.planning.question.types import Plan, usd_per
 from gemma_serving.planning.rules.findings import RULES, detected_findings
 from gemma_serving.planning.rules.security.advisories import ADVISORIES
 from gemma_serving.planning.settings.deployment import Deployment
@@ -57,6 +57,7 @@ _DAY_H: Final = 24
 
 def tables() -> Mapping[str, str]:
     """Return every table by its marker in a page."""
+    first = _first_plans()
     return {
         "rules": rules_table(),
         "gke-rules": table(
@@ -73,8 +74,8 @@ def tables() -> Mapping[str, str]:
             "stack | description | start-up | tokens/s (one request) | tokens/s (all) | price",
             map(_stack_row, shipped_files(ROOT)),
         ),
-        "first-costs": _first_costs(),
-        "first-stacks": _first_stacks(),
+        "first-costs": _first_costs(first.values()),
+        "first-stacks": _first_stacks(first),
         "judged-stacks": _judged_stacks(),
         "vulnerabilities": table("image | vLLM | stacks | published vulnerabilities that apply", _vulnerable_rows()),
     }
@@ -174,12 +175,12 @@ def _first_plans() -> Mapping[str, Plan]:
     return {name: plan(to_deployment(from_file(path, project="my-project"))) for name, path in files.items()}
 
 
-def _first_costs() -> str:
+def _first_costs(first: Iterable[Plan]) -> str:
     """Return what the stacks of README.md cost, as sentences."""
-    plans = sorted(_first_plans().values(), key=lambda one: one.cost.usd_per_hour)
-    least, most = (f"${one.cost.usd_per_hour:.2f} ({_hardware_of(one)})" for one in (plans[0], plans[-1]))
+    plans = sorted(first, key=lambda one: one.cost.usd_per_hour)
+    least, *_, most = [f"${one.cost.usd_per_hour:.2f} ({_hardware_of(one)})" for one in plans]
     stopped = [one for one in plans if one.running.idle_billing_s]
-    stays = sorted(_usd_per_idle_month(one) for one in stopped)
+    stays = sorted(usd_per("month", one.running.bill) for one in stopped)
     idle = duration(stopped[0].running.idle_billing_s)
     return (
         f"**It costs** what Google bills your project: {least} to {most} per hour while a server runs; the software is free.\n"
@@ -188,10 +189,10 @@ def _first_costs() -> str:
     )
 
 
-def _first_stacks() -> str:
+def _first_stacks(first: Mapping[str, Plan]) -> str:
     """Return the table of README.md, the number of all stacks, and what Google's own weights of the repack cost."""
     head = "stack | Gemma 4 weights | hardware | start | per hour | per day | without requests"
-    rows = [(f"`{name}`", *_first_row(planned)) for name, planned in _first_plans().items()]
+    rows = [(f"`{name}`", *_first_row(planned)) for name, planned in first.items()]
     own = plan(Deployment(model=_OWN_26B, accelerator="RTX PRO 6000"))
     return (
         f"{table(head, rows)}\n"
@@ -206,7 +207,8 @@ def _first_row(planned: Plan) -> Sequence[str]:
     owner = "an individual's repack" if CHECKPOINTS[planned.model].is_personal else "by Google"
     usd, run = planned.cost.usd_per_hour, planned.cost.most_usd_basis.removeprefix("one run of ")
     idle = planned.running.idle_billing_s
-    after = f"{duration(idle)} at full price, then ${_usd_per_idle_month(planned):.2f} per month"
+    stays = usd_per("month", planned.running.bill)
+    after = f"{duration(idle)} at full price, then ${stays:.2f} per month"
     return (
         f"{size}, {_PRECISION.get(planned.quantization, planned.quantization)}, {owner}",
         _hardware_of(planned),
@@ -224,16 +226,13 @@ def _hardware_of(planned: Plan) -> str:
     return f"{_CHIPS[chips]} {generation} {'chip' if chips == '1' else 'chips'}"
 
 
-def _usd_per_idle_month(planned: Plan) -> float:
-    return sum(part.usd for part in planned.running.bill if part.basis == "month")
-
-
 def _judged_stacks() -> str:
     """Return of how many TPU stacks Google's compiler judged memory and programs, as a sentence."""
     answers = json.loads((ROOT / "judges" / "compiled" / "answers.json").read_text(encoding="utf-8"))
     names = [stack_of_file(path.name) for path in shipped_files(ROOT)]
     judged = [answers[name] for name in names if name.startswith("tpu-")]
-    built, compiled = (sum(bool(one[key]) for one in judged) for key in ("built", "programs"))
+    built = sum(bool(one["built"]) for one in judged)
+    compiled = sum(bool(one["programs"]) for one in judged)
     return (
         f"The compiler judged the memory of {built} of the {len(judged)} TPU stacks, and the programs of {compiled}.\n"
     )

@@ -27,9 +27,10 @@ def _read(name: str) -> Any:  # noqa: ANN401 - JSON
     return json.loads(Path(__file__).with_name(name).read_text(encoding="utf-8"))
 
 
-AUTOPILOT: Final[Mapping[str, float]] = Table(
-    lambda: {row["name"]: row["value"] for row in _read("autopilot.json")["limits"]}
+_LIMITS: Final[Mapping[str, Mapping[str, Any]]] = Table(
+    lambda: {row["name"]: row for row in _read("autopilot.json")["limits"]}
 )
+AUTOPILOT: Final[Mapping[str, float]] = Table(lambda: {name: row["value"] for name, row in _LIMITS.items()})
 """Published limits of Autopilot by name. The file has their units and sources, and what is unknown."""
 GKE_RULES: Final[Mapping[str, Mapping[str, str]]] = Table(lambda: {row["id"]: row for row in _read("rules.json")})
 """Rows by id, blocking ones first. `message` and `advice` have the names of facts in braces."""
@@ -104,7 +105,7 @@ def _beyond_autopilot(server: GkeServer) -> Iterator[str]:
         requests["GPU_SIDECAR_GIB"] = (sidecar.memory_gib, "GiB of memory for the FUSE driver")
     for name, (used, what) in requests.items():
         if used > AUTOPILOT[name]:
-            doubt = next(row["doubt"] for row in _read("autopilot.json")["limits"] if row["name"] == name)
+            doubt = _LIMITS[name]["doubt"]
             yield f"it requests {used:.3g} {what}, and the published maximum is {AUTOPILOT[name]:g} ({doubt})"
 
 

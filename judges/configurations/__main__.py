@@ -18,7 +18,7 @@ from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.planning.model.support import version_in_use
 from gemma_serving.scripts.cli.command import Command, print_progress, run_command
 from gemma_serving.scripts.cli.options import Option
-from judges.configurations.ask import GPU_RELEASES, TPU, answers_of
+from judges.configurations.ask import GPU_RELEASES, TPU, refusals_of
 from judges.configurations.draws import drawn
 from judges.tpu_compiler.wheels import WHEELS, wheels_for
 from tests.planning.configured import ANSWERS, Configured, answers, contradictions
@@ -64,9 +64,8 @@ def _run(options: ConfigurationOptions) -> ExitCode:
     }
     for name, places in asked.items():
         print_progress("configurations", f"asking {name} about {len(places)}")
-        for place, found in zip(places, answers_of(name, [rows[place][2] for place in places]), strict=True):
-            said = sentence(found.refusal)
-            answers[place][name] = refusals.setdefault(said, len(refusals))
+        for place, refusal in zip(places, refusals_of(name, [rows[place][2] for place in places]), strict=True):
+            answers[place][name] = refusals.setdefault(sentence(refusal), len(refusals))
     lines = [[stack, edits, one.digest, found] for (stack, edits, one), found in zip(rows, answers, strict=True)]
     _write(list(refusals), lines)
     return _report({name: len(places) for name, places in asked.items()})

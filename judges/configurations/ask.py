@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -34,18 +33,8 @@ GPU_RELEASES: Final[Mapping[str, RealVllmHome]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """What vLLM said about a server."""
-
-    refusal: str
-    """Empty if it made the configuration."""
-    where: str
-    """File of vLLM that refused."""
-
-
-def answers_of(release: str, servers: Sequence[Configured]) -> Iterator[Answer]:
-    """Yield the answer of a release about each server. `release` is one of GPU_RELEASES, or TPU and the name of wheels."""
+def refusals_of(release: str, servers: Sequence[Configured]) -> Iterator[str]:
+    """Yield a release's refusal of each server, empty if it made the configuration. `release`: one of GPU_RELEASES, or TPU and the name of wheels."""
     home = GPU_RELEASES.get(release, GPU_RELEASES[NEWEST])
     prepare(home)
     variables = dict(os.environ)
@@ -102,7 +91,7 @@ def _environment(server: Configured) -> Mapping[str, str]:
     return {**planned.environment, "TPU_ACCELERATOR_TYPE": server.subject.accelerator}
 
 
-def _asked(command: Sequence[str], variables: Mapping[str, str], servers: Sequence[Configured]) -> Iterator[Answer]:
+def _asked(command: Sequence[str], variables: Mapping[str, str], servers: Sequence[Configured]) -> Iterator[str]:
     """Yield the child's answers. Its own mounts show the folders that the words name."""
     requests = "".join(json.dumps({"words": one.words, "environment": _environment(one)}) + "\n" for one in servers)
     done = subprocess.run(
@@ -114,5 +103,4 @@ def _asked(command: Sequence[str], variables: Mapping[str, str], servers: Sequen
         text=True,
         check=True,
     )
-    for line in done.stdout.splitlines():
-        yield Answer(**json.loads(line))
+    yield from map(json.loads, done.stdout.splitlines())

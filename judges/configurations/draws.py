@@ -12,7 +12,7 @@ from gemma_serving.planning.data.tables import data_file
 from gemma_serving.planning.question.validators import fact_of
 from gemma_serving.planning.settings.vllm_args import OPTIONS
 from tests.planning.configured import Configured, configured
-from tests.planning.test_remedies import EDITS, STACKS, Values
+from tests.planning.test_remedies import STACKS, Values, drawn_edits
 
 SEED: Final = 20261130
 _NOT_THE_RELEASE: Final = ("image",)
@@ -132,11 +132,9 @@ def _compared(key: str) -> str:
 
 def edits_of(stack: str, random: Random) -> Values:
     """Return drawn edits of a stack."""
-    foreign = {"tpu", "cloudRun"} - STACKS[stack].keys()
     edits: Values = {}
     if random.random() < 0.4:  # noqa: PLR2004 - the share of the first law's edits
-        known = [key for key in EDITS if key.partition(".")[0] not in {*foreign, *_NOT_THE_RELEASE}]
-        edits |= {key: random.choice(EDITS[key]) for key in random.sample(known, random.randint(0, 2))}
+        edits |= drawn_edits(stack, random, 2, without=_NOT_THE_RELEASE)
     if random.random() < 0.35:  # noqa: PLR2004 - the share of one validator's settings
         return edits | compared_together(stack, random)
     edits |= {key: random.choice(COMPARED[key]) for key in random.sample(sorted(COMPARED), random.randint(0, 2))}
@@ -147,9 +145,9 @@ def edits_of(stack: str, random: Random) -> Values:
     return edits
 
 
-def drawn(count: int, *, seed: int = SEED) -> Iterator[tuple[str, Values, Configured]]:
+def drawn(count: int) -> Iterator[tuple[str, Values, Configured]]:
     """Yield edited stacks whose model's config.json is known, `count` for each platform: the stack, its edits and its server."""
-    random = Random(seed)  # noqa: S311 - a draw of cases
+    random = Random(SEED)  # noqa: S311 - a draw of cases
     for platform in ("cloudRun", "tpu"):
         stacks = sorted(name for name, values in STACKS.items() if platform in values)
         left = count

@@ -3,7 +3,7 @@
 """Make vLLM's configuration from the words of each request. Run by the Python of an environment with vLLM; no project code.
 
 `python server.py PLACES < REQUESTS`: a request is a JSON line with `words`, all after `vllm serve`, and `environment`. The answer is a JSON line with
-`refusal`, empty if vLLM made the configuration, and `where`, the file that refused. PLACES names the folder with config.json of each path in the
+the refusal, empty if vLLM made the configuration. PLACES names the folder with config.json of each path in the
 words: a path below /mnt becomes a link in mounts of its own, a URI is redirected by vLLM's VLLM_MODEL_REDIRECT_PATH. So no word is changed.
 """
 
@@ -12,7 +12,6 @@ import json
 import os
 import subprocess
 import sys
-import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -48,21 +47,19 @@ def configure(made: Any, words: list[str]) -> None:
     AsyncEngineArgs.from_cli_args(parsed).create_engine_config(usage_context=UsageContext.OPENAI_API_SERVER)
 
 
-def answer(made: Any, request: dict[str, Any]) -> dict[str, str]:
-    """Return vLLM's answer to a request."""
+def answer(made: Any, request: dict[str, Any]) -> str:
+    """Return vLLM's refusal of a request; empty if there is none."""
     before = dict(os.environ)
     os.environ.update(request["environment"])
     try:
         with contextlib.redirect_stdout(sys.stderr):
             configure(made, request["words"])
     except (Exception, SystemExit) as error:
-        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "/vllm/" in frame.filename]
-        where = frames[-1].filename.rpartition("/vllm/")[2] if frames else ""
-        return {"refusal": f"{type(error).__name__}: {error}", "where": where}
+        return f"{type(error).__name__}: {error}"
     finally:
         os.environ.clear()
         os.environ.update(before)
-    return {"refusal": "", "where": ""}
+    return ""
 
 
 def show_folders(places: dict[str, str]) -> None:

@@ -93,11 +93,9 @@ def _without_remote(base: Path) -> None:
     """Replace a base of another repository by the Deployments that the overlays change, and leave out what they fill in elsewhere in it."""
     (base.parent / "remote.yaml").write_text(yaml.safe_dump_all(_deployments(base.parents[1])), encoding="utf-8")
     for path in base.parents[1].rglob("kustomization.yaml"):
-        text = (
-            _REMOTE.sub("remote.yaml", path.read_text(encoding="utf-8"))
-            if path == base
-            else path.read_text(encoding="utf-8")
-        )
+        text = path.read_text(encoding="utf-8")
+        if path == base:
+            text = _REMOTE.sub("remote.yaml", text)
         kept = {key: value for key, value in as_mapping(yaml.safe_load(text)).items() if key != "replacements"}
         path.write_text(yaml.safe_dump(kept), encoding="utf-8")
 

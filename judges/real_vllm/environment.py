@@ -75,7 +75,7 @@ def prepare(home: RealVllmHome) -> None:
     stamp.write_text(wanted, encoding="utf-8")
 
 
-def fingerprint(lock: Path = RealVllmHome.lock) -> str:
+def fingerprint(lock: Path) -> str:
     """Return a text that changes when the environment or the model must be recreated."""
     digest = hashlib.sha256(sys.version.encode())
     for file in (lock, HERE / "checkpoint.py"):

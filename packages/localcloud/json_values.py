@@ -32,10 +32,15 @@ def strings(document: JsonObject, key: str) -> list[str]:
 
 
 def packaged(package: str, name: str) -> JsonObject:
-    """Return the JSON object of a file in a package's folder `data`."""
+    """Return the object of a file in a package's folder `data`, which is JSON or TOML by its ending."""
     from importlib.resources import files  # noqa: PLC0415 - a tenth of the start of a machine's command, which never reads such a file
 
-    return cast("JsonObject", json.loads((files(package) / "data" / name).read_text(encoding="utf-8")))
+    text = (files(package) / "data" / name).read_text(encoding="utf-8")
+    if name.endswith(".toml"):
+        import tomllib  # noqa: PLC0415 - the same
+
+        return tomllib.loads(text)
+    return cast("JsonObject", json.loads(text))
 
 
 def copied(value: JsonObject) -> JsonObject:

@@ -8,7 +8,7 @@ from typing import Final
 from rich.console import Console
 
 from gemma_serving.planning.data.prices import UNDATED
-from gemma_serving.planning.question.types import BillPart, Plan
+from gemma_serving.planning.question.types import BillPart, Plan, usd_per
 from gemma_serving.planning.units import duration
 from gemma_serving.scripts.cli.tables import FittedTable, console, paragraph
 
@@ -94,14 +94,14 @@ def _starts(plan: Plan) -> Iterator[str]:
     if running.cold_start_s is None or running.cold_start_usd is None:
         yield f"The cost of a cold start is unknown: no start on {plan.accelerator} was measured."
     else:
-        traffic_usd = sum(part.usd for part in running.bill if part.basis == "start")
+        traffic_usd = usd_per("start", running.bill)
         traffic = f", ${traffic_usd:.2f} of it for traffic" if traffic_usd else ""
         after = "" if plan.startup.cached_total_s is None else " after the first one"
         yield f"A cold start takes {_wait(plan)}{after} and costs {most}${running.cold_start_usd:.2f} until the first response{traffic}."
     if plan.cost.idle_usd_per_hour or not running.idle_billing_s:
         yield f"An idle hour costs ${running.idle_usd_per_hour:.2f}."
         return
-    stays = sum(part.usd for part in running.bill if part.basis == "month")
+    stays = usd_per("month", running.bill)
     yield (
         f"Cloud Run stops an idle instance after up to {duration(running.idle_billing_s)}. Without requests the service "
         f"then costs ${stays:.2f} per month (bucket, images, alerts)."

@@ -62,7 +62,7 @@ def show(plan: Plan, wording: Wording, note: str = "", starts: Sequence[str] = (
     _figures(console, plan, has_load=not has_table)
     if plan.fits and plan.workload is not None and has_table:
         show_workload(plan, plan.workload)
-    shown = (*notes_of(plan), *(() if plan.fits else plan.stopping))
+    shown = (*notes_of(plan), *plan.stopping)
     for finding in plan.findings:
         if finding not in shown:
             _finding(console, finding, wording, accepted=finding.id in plan.accepted)
@@ -98,7 +98,7 @@ def _verdict(console: Console, plan: Plan, wording: Wording) -> None:
         _speed_and_price(plan) if plan.fits else "",
     )
     paragraph(console, title)
-    for finding in () if plan.fits else plan.stopping:
+    for finding in plan.stopping:
         _finding(console, finding, wording, accepted=False)
     if joined := together_text(plan.together_to_start, wording):
         paragraph(console, joined)
@@ -286,7 +286,8 @@ def _figures(console: Console, plan: Plan, *, has_load: bool) -> None:
     if c.is_known:
         lines.append(("Cost", plan.bill))
         lines += [("Order" if index == 0 else "", line) for index, line in enumerate(order_lines(c.order))]
-        lines += [("", line) for line in _per_million(plan) if plan.fits]
+        if plan.fits:
+            lines += [("", line) for line in _per_million(plan)]
     elif plan.platform != "own":
         lines.append(("Cost", f"unknown: the price list has no price of {plan.accelerator}"))
     if metrics := _metrics(plan.running):

@@ -4,8 +4,6 @@ The load tester's are in packages/loadtest/tests/test_proxy.py.
 """
 
 import asyncio
-import socket
-import threading
 
 import huggingface_hub
 import pytest
@@ -16,32 +14,17 @@ from gcp_tpu_provider.http_transport import Credentials, HttpTpuTransport, Pacin
 from gemma_serving.cloud import google_session
 from gemma_serving.cloud.hub import main_commit
 from gemma_serving.contracts.three_answers import Unknown
+from loadtest.tests.small_proxy import small_proxy
 
 
 @pytest.fixture
 def asked(monkeypatch):
     """Return the first lines of what a proxy was asked, which refuses each connection."""
-    lines = []
-
-    def accept(listener):
-        while True:
-            try:
-                client, _ = listener.accept()
-            except OSError:
-                return
-            with client:
-                lines.append(client.recv(65_536).split(b"\r\n")[0].decode())
-                client.sendall(b"HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\n\r\n")
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=accept, args=(listener,), daemon=True)
-        thread.start()
-        for name in ("ALL_PROXY", "all_proxy", "https_proxy", "NO_PROXY", "no_proxy", "HF_ENDPOINT"):
-            monkeypatch.delenv(name, raising=False)
-        monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{listener.getsockname()[1]}")
-        yield lines
-        listener.shutdown(socket.SHUT_RDWR)
-        thread.join()
+    for name in ("ALL_PROXY", "all_proxy", "https_proxy", "NO_PROXY", "no_proxy", "HF_ENDPOINT"):
+        monkeypatch.delenv(name, raising=False)
+    with small_proxy(refuses=True) as proxy:
+        monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{proxy.port}")
+        yield proxy.lines
 
 
 def test_calls_of_google_go_through_the_proxy(asked, monkeypatch):

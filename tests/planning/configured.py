@@ -119,16 +119,16 @@ def contradictions(rows: Iterable[Row]) -> Iterator[Contradiction]:
     """Yield the answers that contradict the plan: "fits" and refused, or blocked for vLLM's sake and accepted."""
     answered = answers()
     for row in rows:
+        own = configured(row.stack, row.edits)
         for release, number in row.answers.items():
             refusal = answered.refusals[number]
-            found = _contradiction(row, release, refusal)
+            found = _contradiction(row, own, release, refusal)
             if found and not any(part in refusal for part in answered.not_judged[release.partition(" ")[0]]):
                 yield Contradiction(found, release, row)
 
 
-def _contradiction(row: Row, release: str, refusal: str) -> str:
-    """Return how an answer contradicts the plan; empty if it does not. Other words than those that were asked contradict, too."""
-    server = configured(row.stack, row.edits)
+def _contradiction(row: Row, server: Configured | None, release: str, refusal: str) -> str:
+    """Return how an answer contradicts the plan of a row's server; empty if it does not. Other words than those that were asked contradict, too."""
     if server is None or server.digest != row.words:
         return "other words than asked: make -C judges configurations"
     if release in OTHER_RELEASES:

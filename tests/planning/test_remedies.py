@@ -311,14 +311,19 @@ def left_by(file: Values, before: Plan, fixed: Sequence[Finding], changes: Mappi
     return left | (blocking(after) - blocking(known) - {*deployment.accept_findings})
 
 
+def drawn_edits(name: str, random: Random, most: int, *, without: Sequence[str] = ()) -> Values:
+    """Return up to `most` edits of a stack, with no setting of the other platform and none of the blocks in `without`."""
+    foreign = {*without, *({"tpu", "cloudRun"} - STACKS[name].keys())}
+    keys = [key for key in EDITS if key.partition(".")[0] not in foreign]
+    return {key: random.choice(EDITS[key]) for key in random.sample(keys, random.randint(0, most))}
+
+
 def drawn_files(count: int) -> Iterator[tuple[str, Values, Values, Plan]]:
     """Yield stacks with up to six edited settings that can be planned: the name, the edits, the whole file and its plan."""
     random = Random(20261129)  # noqa: S311 - a draw of cases
     for _ in range(count):
         name = random.choice(sorted(STACKS))
-        foreign = {"tpu", "cloudRun"} - STACKS[name].keys()
-        keys = [key for key in EDITS if key.partition(".")[0] not in foreign]
-        edits = {key: random.choice(EDITS[key]) for key in random.sample(keys, random.randint(0, 6))}
+        edits = drawn_edits(name, random, 6)
         file = apply(STACKS[name], edits)
         try:
             planned = plan(to_deployment(load(file)))

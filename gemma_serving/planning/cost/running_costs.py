@@ -21,7 +21,7 @@ from gemma_serving.planning.memory.speculation import drafter_bytes
 from gemma_serving.planning.question.hub_files import hub_files
 from gemma_serving.planning.question.recommendation import FUSE_MODES
 from gemma_serving.planning.question.resolved import Resolved
-from gemma_serving.planning.question.types import BillBasis, BillPart, RunningCosts, StartupPlan, Window
+from gemma_serving.planning.question.types import BillBasis, BillPart, RunningCosts, StartupPlan, Window, usd_per
 from gemma_serving.planning.settings.observability import OBSERVABILITY_PLATFORMS
 from gemma_serving.planning.settings.workload import DEFAULT_WORKLOAD
 from gemma_serving.planning.units import DAY_S, GIB, HOUR_S, MONTH_H, to_gib
@@ -54,7 +54,7 @@ def running_costs(subject: Subject) -> RunningCosts:
     always_usd_per_hour, always_on = _always_on(subject)
     start_h = None if start_s is None else start_s / HOUR_S
     bill = tuple(_with_others(_bill(subject)))
-    start_usd = sum(part.usd for part in bill if part.basis == "start")
+    start_usd = usd_per("start", bill)
     windows: tuple[Window, ...] = ()
     if start_h is not None:
         windows = tuple(_window(hours, subject, idle_billing_s, start_h, start_usd) for hours in _WINDOWS_H)
@@ -100,7 +100,7 @@ def idle_text(subject: Subject) -> str:
     """Return the cost of a Cloud Run service without requests: its minimum instances, or else the resources that remain."""
     if subject.cost.idle_usd_per_hour:
         return f"${subject.cost.idle_usd_per_hour:.2f}/h while idle"
-    stays = sum(part.usd for part in _with_others(_bill(subject)) if part.basis == "month")
+    stays = usd_per("month", _with_others(_bill(subject)))
     return f"${stays:.2f} per month while idle (bucket, images, alerts)"
 
 

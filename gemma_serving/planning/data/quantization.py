@@ -11,6 +11,8 @@ FULL_BYTES: Final = 2.0
 INT4_BYTES: Final = 0.5
 GROUP: Final = 32
 """Weights that share a scale in Google's 4-bit checkpoints."""
+QWIX: Final = "qwix"
+"""First word of the names of the schemes to which rules of qwix convert (vLLM on TPU)."""
 
 
 class Scheme(Struct, frozen=True, kw_only=True):
@@ -20,6 +22,11 @@ class Scheme(Struct, frozen=True, kw_only=True):
     linear_bytes: float
     unquantized: frozenset[str] = frozenset()
     """Roles of linear layers that stay in bf16."""
+
+    @property
+    def is_of_qwix(self) -> bool:
+        """True if rules of qwix convert a bf16 checkpoint to it while it loads."""
+        return self.name.startswith(QWIX)
 
     def bytes_of(self, role: str) -> float:
         """Return the bytes per parameter of a linear layer with this role."""

@@ -35,7 +35,7 @@ from gemma_serving.planning.question.recommendation import (
     recommended_options,
 )
 from gemma_serving.planning.question.resolved import Resolved, Runtime
-from gemma_serving.planning.question.tpu_quantization import QWIX, converted_scheme
+from gemma_serving.planning.question.tpu_quantization import converted_scheme
 from gemma_serving.planning.question.validators import taken_together
 from gemma_serving.planning.settings.deployment import NO_SERVICE, Deployment, Platform, WeightsMode
 from gemma_serving.planning.settings.paths import require_consistent_blocks
@@ -262,25 +262,25 @@ def _model(deployment: Deployment, accelerator: Accelerator) -> tuple[str, Model
     native = spec.native_quantization or "bf16"
     scheme = converted or SCHEMES[wanted or native]
     if scheme.name != native:
-        _check_conversion(scheme.name, native, model_id, architecture)
+        _check_conversion(scheme, native, model_id, architecture)
         spec = replace_struct(spec, checkpoint_bytes=None)
     return model_id, spec, scheme, scheme.name != native
 
 
-def _check_conversion(wanted: str, native: str, model_id: str, architecture: str) -> None:
+def _check_conversion(scheme: Scheme, native: str, model_id: str, architecture: str) -> None:
     """Raise PlanningError if vLLM cannot serve a checkpoint in another precision than its own."""
     if native != "bf16":
         instead = f" or use {architecture}" if architecture else ""
-        key = "vllm.tpuQuantization" if wanted.startswith(QWIX) else "quantization"
+        key = "vllm.tpuQuantization" if scheme.is_of_qwix else "quantization"
         raise PlanningError(
-            f'The checkpoint {model_id} is {native}, which conflicts with {key} "{wanted}". Remove {key}{instead}.'
+            f'The checkpoint {model_id} is {native}, which conflicts with {key} "{scheme.name}". Remove {key}{instead}.'
         )
-    if wanted in QUANTIZED_BY_VLLM or wanted.startswith(QWIX):
+    if scheme.name in QUANTIZED_BY_VLLM or scheme.is_of_qwix:
         return
-    ready = [with_owner(one) for one in stored_as(architecture, wanted)]
+    ready = [with_owner(one) for one in stored_as(architecture, scheme.name)]
     instead = f"Use {' or '.join(ready)}" if ready else f"Choose {' or '.join(('bf16', *QUANTIZED_BY_VLLM))}"
     raise PlanningError(
-        f'The quantization "{wanted}" needs an already quantized checkpoint, but {model_id} is {native}. {instead}.'
+        f'The quantization "{scheme.name}" needs an already quantized checkpoint, but {model_id} is {native}. {instead}.'
     )
 
 

@@ -40,7 +40,6 @@ from gemma_serving.planning.data.quantization import FULL_BYTES, GROUP, INT4_BYT
 from gemma_serving.planning.model.spec import ModelSpec, Tensor, tensors
 from gemma_serving.planning.question.releases import keeps_stored_head
 from gemma_serving.planning.question.resolved import Resolved, Runtime
-from gemma_serving.planning.question.tpu_quantization import QWIX
 from gemma_serving.planning.units import align_to, ceil_div
 
 _ROUTER_BYTES: Final = 4
@@ -160,7 +159,7 @@ def _converted(spec: ModelSpec, scheme: Scheme, runtime: Runtime, tp: int) -> tu
 
     Each output row of a layer has a scale, shared like the rows. Where the inputs are shared instead, each device has all of them.
     """
-    if not scheme.name.startswith(QWIX):
+    if not scheme.is_of_qwix:
         return 0.0, 0.0
     parts = (one for one in tensors(spec) if one.quantizable and not one.copy and one.role not in scheme.unquantized)
     converted = sum(FULL_BYTES * one.params * _share(one, tp, runtime) for one in parts)

@@ -26,8 +26,9 @@ def named_drafter(options: VllmOptions) -> str | None:
 
 def names_speculator(options: VllmOptions) -> bool:
     """Return whether the draft model is an EAGLE or DFlash one, by its name or the method."""
-    named = f"{named_drafter(options)} {(options.speculative_config or {}).get('method')}".lower()
-    return named_drafter(options) is not None and any(word in named for word in ("eagle", "dflash"))
+    named = named_drafter(options)
+    words = f"{named} {(options.speculative_config or {}).get('method')}".lower()
+    return named is not None and any(word in words for word in ("eagle", "dflash"))
 
 
 def lacks_drafter(config: Mapping[str, object]) -> bool:

@@ -11,13 +11,11 @@ from functools import lru_cache
 from typing import Final
 
 from gemma_serving.contracts.fields import as_mapping, as_sequence
-from gemma_serving.planning.data.quantization import Scheme
+from gemma_serving.planning.data.quantization import QWIX, Scheme
 from gemma_serving.planning.numbers import read_json
 from gemma_serving.planning.question.server_flags import ServerArgument, flag_table, parse_arguments
 from gemma_serving.planning.settings.vllm_args import ADDITIONAL_CONFIG, OPTIONS, VllmOptions
 
-QWIX: Final = "qwix"
-"""First word of the names of these schemes."""
 _ANY: Final = ".*"
 """qwix's own pattern for a rule without one."""
 _NAMES: Final[Mapping[str, str]] = {"float8_e4m3fn": "fp8", "float8_e5m2": "fp8", "int8": "int8"}

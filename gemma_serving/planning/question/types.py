@@ -5,7 +5,7 @@ Names state the unit: `_s` seconds, `_gib` 2^30 bytes, `_usd` US dollars.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -20,7 +20,7 @@ from gemma_serving.planning.settings.deployment import Platform, WeightsMode
 from gemma_serving.planning.settings.finding import Finding, Together
 from gemma_serving.planning.settings.vllm_args import VllmOptions
 from gemma_serving.planning.settings.workload import Workload
-from gemma_serving.planning.units import ROUGH, about, figure
+from gemma_serving.planning.units import DAY_S, HOUR_S, ROUGH, about, figure
 
 if TYPE_CHECKING:
     from gemma_serving.contracts.outputs import PlanSummary
@@ -391,6 +391,11 @@ class CostPlan(Struct, frozen=True, kw_only=True):
     """Forms of TPU capacity that may be requested and that Google does not end after a time."""
 
     @property
+    def idle_usd_per_day(self) -> float:
+        """Cost of a day without requests."""
+        return self.idle_usd_per_hour * (DAY_S // HOUR_S)
+
+    @property
     def most_usd_per_hour(self) -> float:
         """Highest price of any form of capacity that is requested."""
         highest = [step.usd_per_hour[1] for step in self.order if step.zones and step.usd_per_hour]
@@ -411,6 +416,11 @@ class BillPart(Struct, frozen=True, kw_only=True):
     usd: float
     price: Price | None
     """Price of one unit; None for the sum of parts below a cent."""
+
+
+def usd_per(basis: BillBasis, parts: Iterable[BillPart]) -> float:
+    """Return the sum in US dollars of the parts that are billed on this basis."""
+    return sum(part.usd for part in parts if part.basis == basis)
 
 
 class Window(Struct, frozen=True, kw_only=True):

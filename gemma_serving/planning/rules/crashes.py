@@ -5,7 +5,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from gemma_serving.contracts.verdicts import Severity
+from gemma_serving.contracts.verdicts import SEVERITIES, Severity
 from gemma_serving.planning.cost.subject import Subject
 from gemma_serving.planning.model.support import version_key
 from gemma_serving.planning.question.extra_arguments import extra_arguments
@@ -18,8 +18,6 @@ from gemma_serving.planning.rules.registry import RuleResult, change, rule
 from gemma_serving.planning.settings.finding import Remedy
 from gemma_serving.planning.settings.image import image_of_version
 
-_SEVERITIES: Final[Sequence[Severity]] = ("block", "warn", "info")
-"""Worst first."""
 _OFF: Final[Mapping[str, Mapping[str, object]]] = {
     "a compile cache": {"tpu.compile_cache": "off"},
     "fp8 while loading": {"quantization": None},
@@ -62,7 +60,7 @@ def _other_release(resolved: Resolved) -> str:
 @rule("REL01")
 def _recorded_crash(subject: Subject) -> RuleResult | None:
     judged = {crash.id: severity_of(crash, subject.resolved) for crash in CRASHES.values()}
-    severity: Severity | None = next((one for one in _SEVERITIES if one in judged.values()), None)
+    severity: Severity | None = next((one for one in SEVERITIES if one in judged.values()), None)
     if severity is None:
         return None
     found = [CRASHES[name] for name, one in judged.items() if one in {severity, "info"}]

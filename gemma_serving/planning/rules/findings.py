@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from gemma_serving.contracts.verdicts import Severity
+from gemma_serving.contracts.verdicts import SEVERITIES, Severity
 from gemma_serving.planning.cost.subject import Subject, examine
 from gemma_serving.planning.data.images import IMAGES
 from gemma_serving.planning.errors import PlanningError
@@ -47,7 +47,6 @@ _CHECKS = (
 QUOTA_IDS = ("SCL02", "SCL04", "SCL05")
 """Findings about a project's quota, which can be raised and does not affect what fits."""
 
-_ORDER: Mapping[Severity, int] = {"block": 0, "warn": 1, "info": 2}
 _SHOWN = {("accelerator", True): 3, ("accelerator", False): 2, ("model", True): 2, ("model", False): 2}
 """Moves that a finding lists, by the replaced part and by whether this project can deploy the result."""
 _CENT = 0.005
@@ -77,7 +76,7 @@ def findings_of(subject: Subject) -> tuple[tuple[Finding, ...], tuple[Together, 
                 source=source,
             )
         )
-    findings.sort(key=lambda finding: _ORDER[finding.severity])
+    findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
     joined = _Joined(trial)
     open_ones = [one for one in findings if one.id not in accepted]
     sets = [joined.with_those([one for one in open_ones if one.severity == kind]) for kind in ("block", "warn")]

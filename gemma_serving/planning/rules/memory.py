@@ -1,6 +1,6 @@
 """Rules for memory, precision and length."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import cast
 
@@ -23,7 +23,6 @@ from gemma_serving.planning.question.lora import lora_of
 from gemma_serving.planning.question.recommendation import FEWER_SEQUENCES, UTILIZATION
 from gemma_serving.planning.question.releases import KEEPS_WARM_UP_INPUTS, tokens_in_flight
 from gemma_serving.planning.question.resolved import Resolved
-from gemma_serving.planning.question.tpu_quantization import QWIX
 from gemma_serving.planning.rules.alternatives import (
     DEFAULT_IMAGE,
     alternatives_for,
@@ -37,7 +36,7 @@ from gemma_serving.planning.rules.arguments import arguments_named, kept_argumen
 from gemma_serving.planning.rules.platforms.replicas import fewer_replicas, more_replicas, replicas_remedy
 from gemma_serving.planning.rules.registry import RuleResult, change, instance_size, rule
 from gemma_serving.planning.settings.finding import Remedy
-from gemma_serving.planning.settings.vllm_args import ADDITIONAL_CONFIG, SCALED_KV_SUFFIX, Modality
+from gemma_serving.planning.settings.vllm_args import ADDITIONAL_CONFIG, SCALED_KV_SUFFIX
 from gemma_serving.planning.units import CLOSE, ROUGH, figure, from_gib, next_power_of_two, number_of, to_gib
 
 _LONGEST_BLOCK = 256
@@ -263,7 +262,7 @@ def _support(subject: Subject) -> RuleResult | None:
             source=source,
         )
 
-    is_converted = scheme.startswith(QWIX)
+    is_converted = resolved.scheme.is_of_qwix
 
     def remedies() -> Iterator[Remedy]:
         if is_converted:
@@ -475,11 +474,9 @@ def _multimodal_item(subject: Subject) -> RuleResult | None:
 @rule("LEN04")
 def _all_items(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
-    limits = resolved.deployment.vllm.limit_mm_per_prompt or {}
-    lengths = {
-        name: tokens for name, tokens in item_tokens(resolved).items() if limits.get(cast("Modality", name), 0) > 0
-    }
-    tokens = sum(limits[cast("Modality", name)] * one for name, one in lengths.items())
+    limits = cast("Mapping[str, int]", resolved.deployment.vllm.limit_mm_per_prompt or {})
+    lengths = {name: tokens for name, tokens in item_tokens(resolved).items() if limits.get(name, 0) > 0}
+    tokens = sum(limits[name] * one for name, one in lengths.items())
     if tokens < resolved.max_model_len:
         return None
     return RuleResult(

@@ -44,7 +44,7 @@ def _goal_beyond_the_plan(subject: Subject) -> RuleResult | None:
                 f"smoke.minDecodeTokPerS is {goal:g}, but one stream is planned at {band.words} tok/s, so `gemma smoke` fails."
             )
             changes["smoke.min_decode_tok_per_s"] = math.floor(band.low)
-    day_usd = subject.cost.idle_usd_per_hour * 24
+    day_usd = subject.cost.idle_usd_per_day
     if cost is not None and cost < day_usd:
         facts.append(
             f"alerts.dailyCost is {cost:g}, but a day without requests costs ${day_usd:,.2f}, so the alert fires each day."

@@ -38,7 +38,8 @@ def stored_validator(block: type, path: Path = FILE) -> "SchemaValidator | None"
 
     try:
         found = msgspec.msgpack.decode(path.read_bytes(), type=Stored)
-        if (found.block, found.pydantic_core, found.digest) != (name_of(block), __version__, digest_of(found.modules)):
+        wanted = name_of(block), __version__
+        if (found.block, found.pydantic_core) != wanted or found.digest != digest_of(found.modules):
             return None
     except (OSError, msgspec.DecodeError):
         return None

@@ -2,6 +2,7 @@
 
 from gemma_serving.planning.cost.running_costs import archive_parts
 from gemma_serving.planning.cost.subject import Subject
+from gemma_serving.planning.question.types import usd_per
 from gemma_serving.planning.units import duration
 
 
@@ -10,8 +11,8 @@ def stored_programs(subject: Subject) -> str:
     parts = [*archive_parts(subject.resolved)]
     if not parts or subject.known_startup is None:
         return ""
-    monthly = sum(part.usd for part in parts if part.basis == "month")
-    traffic = sum(part.usd for part in parts if part.basis == "start")
+    monthly = usd_per("month", parts)
+    traffic = usd_per("start", parts)
     per_start = f", and up to ${traffic:.2f} per start for traffic" if traffic else ""
     age_s = subject.resolved.deployment.max_age_s
     guard = f"; with maxAge {duration(age_s)}, a guard does so every {duration(age_s)}" if age_s else ""

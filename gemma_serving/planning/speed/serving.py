@@ -218,12 +218,6 @@ class LoadedServer(Struct, frozen=True, kw_only=True, dict=True):
         """Results of `shared_steps`: each load of a server asks for those of the same few requests."""
         return {}
 
-    def _rate(self, requests: float, shared: tuple[StepShares, StepTime, float]) -> float:
-        """Return the requests per second that the devices serve."""
-        shares, step, prompt_s = shared
-        request_s = 1 / shares.requests_per_s(step.total_s, prompt_s) + self.outside_s / requests
-        return 1 / (request_s + self.again_s(requests))
-
     def again_tokens(self, requests: float) -> float:
         """Return the tokens per response that vLLM computes again because it preempts requests that outgrow the KV cache: all, if the cache is full."""
         more = self.kv_slots - self.whole_slots
@@ -235,18 +229,18 @@ class LoadedServer(Struct, frozen=True, kw_only=True, dict=True):
 
     def load(self, requests: float) -> Load:
         """Return the rates and times of `requests` concurrent requests, at least one."""
-        shared = self.shared_steps(requests)
-        shares, step, prompt_s = shared
-        token_s, again_s = shares.token_s(step.total_s, prompt_s), requests * self.again_s(requests)
+        shares, step, prompt_s = self.shared_steps(requests)
+        token_s, again_s = shares.token_s(step.total_s, prompt_s), self.again_s(requests)
         first_s = shares.first_token_s(step.total_s, prompt_s) + self.outside_s
-        own_rate = self._rate(requests, shared)
+        request_s = 1 / shares.requests_per_s(step.total_s, prompt_s) + self.outside_s / requests
+        own_rate = 1 / (request_s + again_s)  # what the devices serve
         rate = min(own_rate, constant("API_REQUESTS_PER_S"))
         prefill_s, decode_s = self.prompt.service_s(self.alone), self.steps * step.total_s / shares.decoding
         return Load(
             requests=requests,
             requests_per_s=rate,
             ttft_s=first_s + requests / rate - requests / own_rate,
-            tpot_s=(token_s + again_s / self.steps) / self.tokens_per_step,
+            tpot_s=(token_s + requests * again_s / self.steps) / self.tokens_per_step,
             step=step,
             is_prefill_bound=requests * shares.prompt_steps > self.steps
             or requests * prompt_s > self.steps * step.total_s,

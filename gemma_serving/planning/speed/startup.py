@@ -27,7 +27,6 @@ from gemma_serving.planning.model.spec import linear_params, tensors
 from gemma_serving.planning.question.extra_arguments import ignores_options
 from gemma_serving.planning.question.releases import STARTS_FASTER_ON_TPU, is_known_from
 from gemma_serving.planning.question.resolved import Resolved
-from gemma_serving.planning.question.tpu_quantization import QWIX
 from gemma_serving.planning.question.types import StartStage, StartupPlan
 from gemma_serving.planning.settings.cloud_run import ProbeSettings
 from gemma_serving.planning.settings.google_limits import PROMPT_PROBE
@@ -360,7 +359,7 @@ def xla_programs(resolved: Resolved) -> int:
     for the second nine (xbill9/gemma4-dev 4cf2d8b, gce-vllm-v6e1-2b/benchmarks/runs/2026-08-10-gce-flex-v6e1/logs/vllm-boot.log).
     """
     buckets = token_buckets(resolved.max_num_batched_tokens, resolved.padding_gap)
-    return buckets * (1 if resolved.serves_only_text else 2) + resolved.scheme.name.startswith(QWIX)
+    return buckets * (1 if resolved.serves_only_text else 2) + resolved.scheme.is_of_qwix
 
 
 def _xla_program_s(resolved: Resolved, *, is_cached: bool) -> float:

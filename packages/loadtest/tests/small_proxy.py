@@ -9,6 +9,7 @@ from collections.abc import Generator
 class SmallProxy:
     def __init__(self, refuses: bool = False) -> None:
         self.asked: list[str] = []
+        self.lines: list[str] = []
         self.authorizations: set[str] = set()
         self.refuses = refuses
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -58,6 +59,7 @@ class SmallProxy:
         head = data.split(b"\r\n\r\n")[0].decode("latin-1").split("\r\n")
         method, target, _ = head[0].split(" ")
         self.asked.append(f"{method} {target}")
+        self.lines.append(head[0])
         self.authorizations |= {line.split(": ")[1] for line in head if line.lower().startswith("proxy-authorization")}
         return method, target
 

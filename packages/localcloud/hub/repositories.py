@@ -1,13 +1,13 @@
 """The repositories of the hub. `data/repositories.toml` lists them, with a source for each."""
 
 import hashlib
-import tomllib
 from collections.abc import Mapping
 from functools import cache
-from importlib.resources import files
 from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from localcloud.json_values import packaged
 
 State = Literal["public", "gated", "private", "absent"]
 """`private`: visible only to accounts with read access. The data has none; a scenario can create one."""
@@ -91,7 +91,7 @@ class Repository(BaseModel):
 
 @cache
 def _document() -> dict[str, Any]:
-    return tomllib.loads((files("localcloud.hub") / "data" / "repositories.toml").read_text(encoding="utf-8"))
+    return packaged("localcloud.hub", "repositories.toml")
 
 
 @cache

@@ -9,11 +9,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
-from typing import cast
 from uuid import UUID
 
-from localcloud.json_values import JsonObject, part, parts, strings
+from localcloud.json_values import JsonObject, packaged, part, parts, strings
 
 _PROMETHEUS_LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 _PORT_OR_RANGE = re.compile(r"\d+(-\d+)?")
@@ -109,11 +107,8 @@ def _usable_uuid(text: str) -> bool:
 @cache
 def rules() -> Mapping[str, tuple[StatedRule, ...]]:
     """Return the rules of each document and schema. A rule sees the object after type checks."""
-    import tomllib  # noqa: PLC0415 - at the first body
-
-    text = (files("localcloud.rest") / "data" / "stated_rules.toml").read_text(encoding="utf-8")
     found: defaultdict[str, list[StatedRule]] = defaultdict(list)
-    for row in cast("list[JsonObject]", tomllib.loads(text)["rule"]):
+    for row in parts(packaged("localcloud.rest", "stated_rules.toml"), "rule"):
         rule = StatedRule(row["field"], row["sentence"], _test(row))
         for schema in row["of"]:
             found[schema].append(rule)

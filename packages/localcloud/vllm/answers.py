@@ -3,19 +3,15 @@
 import codecs
 import json
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from importlib.resources import files
 from typing import Any, Final
 
-from localcloud.json_values import JsonObject, as_object, part, parts, strings
+from localcloud.json_values import JsonObject, as_object, packaged, part, parts, strings
 from localcloud.vllm import tokens
 from localcloud.vllm.requests import Request, RequestError
 
-_TABLE: Final[JsonObject] = tomllib.loads(
-    (files("localcloud.vllm") / "data" / "answers.toml").read_text(encoding="utf-8")
-)
+_TABLE: Final = packaged("localcloud.vllm", "answers.toml")
 OPENING: Final = str(_TABLE["opening"])
 _SENTENCES: Final = " ".join(strings(_TABLE, "sentences"))
 _ROWS: Final = parts(_TABLE, "answers")

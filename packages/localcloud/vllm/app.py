@@ -35,6 +35,7 @@ from localcloud.vllm.requests import (
     parse,
     read_chat,
     refuse_request,
+    text_ids,
 )
 from localcloud.vllm.settings import RuntimeEnvironment
 from localcloud.vllm.slots import Job, Slots, drafts_of, recorded_pace
@@ -222,8 +223,7 @@ class VllmApi:
         if "messages" in body:
             ids = list(read_chat(body, self._arguments.soft_tokens).prompt)
         elif isinstance(body.get("prompt"), str):
-            bos = [] if body.get("add_special_tokens") is False else [tokens.BOS]
-            ids = bos + tokens.encode(body["prompt"])
+            ids = text_ids(body["prompt"], body)
         else:
             raise malformed(missing("body.prompt", body), missing("body.messages", body))
         length = self._capacity.max_model_len

@@ -15,9 +15,8 @@ from localcloud.vllm.refusals import refusal_of
 _MULTIPLIERS = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
 _SERVE_PREFIXES: tuple[tuple[str, ...], ...] = (("vllm", "serve"), ("serve",))
 _API_SERVER = "vllm.entrypoints.openai.api_server"
-SOFT_TOKENS = (70, 140, 280, 560, 1120)
-"""Tokens of an image that a server or a request can choose."""
 DEFAULT_SOFT_TOKENS = 280
+"""Tokens of an image, unless the server or a request chooses others."""
 _POSITIVE = ("max_num_seqs", "max_num_batched_tokens", "block_size", "tensor_parallel_size", "data_parallel_size")
 _SPECULATIVE = "speculative_config"
 
@@ -246,18 +245,21 @@ def _adapter(word: str) -> ServedAdapter:
     return ServedAdapter(name=name, path=path)
 
 
+def _by_flag(arguments: Arguments) -> JsonObject:
+    values: JsonObject = {each.name: getattr(arguments, each.name) for each in fields(Arguments)}
+    return values | values.pop("unused")
+
+
 def given_arguments(arguments: Arguments) -> JsonObject:
     """Return the arguments that differ from vLLM's defaults, by the names that vLLM logs."""
-    values = {each.name: getattr(arguments, each.name) for each in fields(Arguments)}
-    values |= values.pop("unused")
+    values = _by_flag(arguments)
     values["model_tag"] = values.pop("model")
     return {name: value for name, value in values.items() if value not in (None, "", (), {}, False, ("*",))}
 
 
 def facts_of(arguments: Arguments) -> JsonObject:
     """Return the given values by flag, and those of each key of the speculation."""
-    values = {each.name: getattr(arguments, each.name) for each in fields(Arguments)}
-    facts: JsonObject = {**values.pop("unused"), **values}
+    facts = _by_flag(arguments)
     config: JsonObject = facts[_SPECULATIVE]
     facts[_SPECULATIVE] = config or None
     facts |= {f"{_SPECULATIVE}.{key}": value for key, value in config.items()}

@@ -3,14 +3,12 @@
 import hashlib
 import json
 import posixpath
-import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
-from localcloud.json_values import JsonObject, parts
+from localcloud.json_values import JsonObject, packaged, parts
 from localcloud.vllm import VERSION
 from localcloud.vllm.arguments import Arguments, facts_of, known_words
 from localcloud.vllm.places import Weights, adapter_problem, find_weights, has_file
@@ -28,10 +26,7 @@ from localcloud.vllm.recorded import (
 from localcloud.vllm.refusals import EngineStartError, all_hold, configuration_refusal, refuse
 from localcloud.vllm.settings import RuntimeEnvironment
 
-_LOG: Final = parts(
-    tomllib.loads((files("localcloud.vllm") / "data" / "start.toml").read_text(encoding="utf-8")), "log"
-)
-
+_LOG: Final = parts(packaged("localcloud.vllm", "start.toml"), "log")
 _IN_TORCH_ON_TPU: Final = "12B"  # the size that vLLM serves in PyTorch there; of the others it has JAX models
 _CUDA_OF: Final = {535: 12_020, 580: 13_000}
 """Branch of the driver -> its CUDA version, as PyTorch prints it."""

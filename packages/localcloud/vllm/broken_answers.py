@@ -122,22 +122,21 @@ def _kept_quotes(choice: Choice, chance: Random) -> bool:
     return _changed(choice, chance, str, lambda text, _chance: f"{mark}{text}{mark}")
 
 
-def _lost_key(choice: Choice, chance: Random) -> bool:
+def _changed_object(choice: Choice, chance: Random, change: Callable[[dict[str, Any]], object]) -> bool:
+    """Change one object in the JSON of an answer. Return whether there is one with a key."""
     values = _values(choice)
     if not values:
         return False
-    objects = [values, *(container[key] for container, key in _places(values, dict))]
-    inner = chance.choice(objects)
-    del inner[chance.choice(list(inner))]
+    change(chance.choice([values, *(container[key] for container, key in _places(values, dict))]))
     return _write(choice, json.dumps(values, ensure_ascii=False))
+
+
+def _lost_key(choice: Choice, chance: Random) -> bool:
+    return _changed_object(choice, chance, lambda inner: inner.pop(chance.choice(list(inner))))
 
 
 def _extra_key(choice: Choice, chance: Random) -> bool:
-    values = _values(choice)
-    if not values:
-        return False
-    chance.choice([values, *(container[key] for container, key in _places(values, dict))])["extra"] = 1
-    return _write(choice, json.dumps(values, ensure_ascii=False))
+    return _changed_object(choice, chance, lambda inner: inner.update(extra=1))
 
 
 def _marks(choice: Choice, chance: Random) -> bool:

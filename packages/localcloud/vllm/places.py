@@ -152,7 +152,8 @@ def find_weights(arguments: Arguments, environment: RuntimeEnvironment) -> Weigh
     held, size_gib = constant("SERVER_HELD_GIB"), size / GIB
     limit = environment.streamer_limit
     buffer = size if limit < 0 else min(max(limit, largest), size)
-    cached, is_hub = _is_cached(name, environment, revision), place.kind == "hub"
+    is_hub = place.kind == "hub"
+    downloads = is_hub and not _is_cached(name, environment, revision)
     return Weights(
         model=model,
         size_bytes=size,
@@ -163,7 +164,7 @@ def find_weights(arguments: Arguments, environment: RuntimeEnvironment) -> Weigh
         else (size_gib, held)
         if is_hub or place.volume_mib is not None
         else (constant("LOAD_HELD_GIB"), size_gib),
-        download_s=0.0 if cached or not is_hub else _download_s(model, environment),
+        download_s=_download_s(model, environment) if downloads else 0.0,
         downloaded=_cache_file(name, environment, revision) if is_hub else None,
         copied_mb_per_s=None
         if place.volume_mib is None
@@ -298,8 +299,9 @@ def download(words: Sequence[str], environment: RuntimeEnvironment) -> int:
 
 
 def _download(model: Model, environment: RuntimeEnvironment, kept: Path | None) -> None:
+    step_s = _download_s(model, environment) / _STEPS / environment.clock_speed
     for step in range(1, _STEPS + 1):
-        time.sleep(_download_s(model, environment) / _STEPS / environment.clock_speed)
+        time.sleep(step_s)
         print(f"Fetching {_FILES} files: {step / _STEPS:4.0%} of {model.disk_bytes / GIB:.1f} GiB", flush=True)
     if kept is not None:
         kept.parent.mkdir(parents=True, exist_ok=True)

@@ -4,17 +4,17 @@
 """
 
 import operator
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from importlib.resources import files
-from typing import Any, Final
+from functools import cache
+from typing import Any
 
 from localcloud.json_values import JsonObject, packaged, parts
 
-_TABLE: Final[JsonObject] = tomllib.loads(
-    (files("localcloud.vllm") / "data" / "refusals.toml").read_text(encoding="utf-8")
-)
-_CONFIGURATION: Final = packaged("localcloud.vllm", "validators.json")
+
+@cache
+def _table(name: str) -> JsonObject:
+    """Return a table. The local cloud imports this module and reads none."""
+    return packaged("localcloud.vllm", name)
 
 
 class EngineStartError(Exception):
@@ -27,7 +27,7 @@ class EngineStartError(Exception):
 
 def refusal_of(kind: str, facts: Mapping[str, Any]) -> JsonObject | None:
     """Return the first row of a kind whose conditions hold, with its words completed; None if none does. A fact that is None is absent."""
-    return _first(parts(_TABLE, kind), facts)
+    return _first(parts(_table("refusals.toml"), kind), facts)
 
 
 def refuse(kind: str, facts: Mapping[str, Any]) -> None:
@@ -39,7 +39,8 @@ def refuse(kind: str, facts: Mapping[str, Any]) -> None:
 
 def configuration_refusal(facts: Mapping[str, Any]) -> str:
     """Return vLLM's sentence for arguments that contradict each other; empty if none do."""
-    row = _first(_CONFIGURATION["rows"], {**_CONFIGURATION["defaults"], **facts})
+    table = _table("validators.json")
+    row = _first(table["rows"], {**table["defaults"], **facts})
     return "" if row is None else row["words"]
 
 

@@ -50,6 +50,10 @@ class Reply:
             else None,
         }
 
+    def _sent(self, completion: int) -> JsonObject:
+        """Return the usage of an event, which has no nulls."""
+        return {name: value for name, value in self._usage(completion).items() if value is not None}
+
     def _call(self, arguments: str) -> JsonObject:
         function = {"name": self.answer.tool, "arguments": arguments}
         return {"id": f"chatcmpl-tool-{self.hex[:16]}", "type": "function", "function": function}
@@ -62,9 +66,12 @@ class Reply:
             **self._head,
             "object": kind,
             "finish_reason": answer.finish_reason,
+            "content": answer.content(),
+            "reasoning": answer.reasoning() or None,
+            "fingerprint": _FINGERPRINT,
+            "usage": self._usage(len(answer.texts)),
         }
-        values |= {"content": answer.content(), "reasoning": answer.reasoning() or None, "fingerprint": _FINGERPRINT}
-        body = filled(FORMS[kind], {**values, "usage": self._usage(len(answer.texts))})
+        body = filled(FORMS[kind], values)
         if answer.tool is not None:
             calls = [self._call(answer.arguments())]
             body["choices"][0]["message"] |= {"content": answer.content() or None, "tool_calls": calls}
@@ -99,8 +106,7 @@ class Reply:
         total = len(self.answer.texts)
         out = self._event({"content": ""} if self.request.is_chat else "", total, finish)
         if self.request.include_usage:
-            usage = {name: value for name, value in self._usage(total).items() if value is not None}
-            out += self._data({"choices": [], "usage": usage, "system_fingerprint": _FINGERPRINT})
+            out += self._data({"choices": [], "usage": self._sent(total), "system_fingerprint": _FINGERPRINT})
         return out + DONE
 
     def _event(self, delta: JsonObject | str, tokens: int, finish: str | None = None, *, is_first: bool = False) -> str:
@@ -118,7 +124,7 @@ class Reply:
         choice |= {} if is_first else {"token_ids": None}
         event: JsonObject = {"choices": [choice]}
         if self.request.continuous_usage:
-            event["usage"] = {name: value for name, value in self._usage(tokens).items() if value is not None}
+            event["usage"] = self._sent(tokens)
         event |= {"prompt_token_ids": None, "prompt_text": None} if is_first else {}
         if finish is not None and not self.request.include_usage:
             event["system_fingerprint"] = _FINGERPRINT

@@ -266,16 +266,21 @@ def _prompt_facts(body: JsonObject) -> JsonObject:
     return {"prompts": len(prompts), "unknown_token": next(unknown, None)}
 
 
+def text_ids(text: str, body: JsonObject) -> list[int]:
+    """Return the ids of a body's text, after BOS unless it has no special tokens."""
+    bos = [] if body.get("add_special_tokens") is False else [tokens.BOS]
+    return bos + tokens.encode(text)
+
+
 def _text_prompt(body: JsonObject) -> ChatPrompt:
     (prompt,) = _prompts(body)
     if isinstance(prompt, str):
-        bos = () if body.get("add_special_tokens") is False else (tokens.BOS,)
-        return ChatPrompt(prompt=(*bos, *tokens.encode(prompt)), question=prompt, transcript=prompt)
+        return ChatPrompt(prompt=tuple(text_ids(prompt, body)), question=prompt, transcript=prompt)
     text = tokens.decode(as_list(prompt))
     return ChatPrompt(prompt=tuple(as_list(prompt)), question=text, transcript=text)
 
 
-def read_chat(body: JsonObject, image_tokens: int = DEFAULT_SOFT_TOKENS) -> ChatPrompt:
+def read_chat(body: JsonObject, image_tokens: int) -> ChatPrompt:
     """Return the tokens of a chat's messages and tools, and the question."""
     chosen = as_object(body.get("mm_processor_kwargs")).get("max_soft_tokens", image_tokens)
     counts = {**tokens.MEDIA, "image": chosen + 2}

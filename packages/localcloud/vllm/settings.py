@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, cast, get_type_hints
@@ -152,17 +152,15 @@ class RuntimeEnvironment:
 
     def volume_path(self, container_path: str) -> Path | None:
         """Return the real folder behind a path on a volume. None if it is in the container's own layer, which is deleted with it."""
-        volumes = (path for path in self.paths if path != "/")
-        on_volume = any(container_path == path or container_path.startswith(path.rstrip("/") + "/") for path in volumes)
-        return self._real_path(container_path) if on_volume else None
+        return self._real_path(container_path, self.paths.keys() - {"/"})
 
     def folder(self, container_path: str) -> Path | None:
         """Return the real folder or file behind a container's path; the path itself for a server without a container."""
         is_bare = not self.paths and not self.mounts
-        return self._real_path(container_path) or (Path(container_path) if is_bare else None)
+        return self._real_path(container_path, self.paths) or (Path(container_path) if is_bare else None)
 
-    def _real_path(self, container_path: str) -> Path | None:
-        for prefix in sorted(self.paths, key=len, reverse=True):
+    def _real_path(self, container_path: str, prefixes: Iterable[str]) -> Path | None:
+        for prefix in sorted(prefixes, key=len, reverse=True):
             if container_path == prefix or container_path.startswith(prefix.rstrip("/") + "/"):
                 return Path(self.paths[prefix]) / container_path[len(prefix) :].lstrip("/")
         return None

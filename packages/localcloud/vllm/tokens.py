@@ -20,8 +20,6 @@ MEDIA: Final = {"audio": 752, "video": 2496}
 _WORDS_AT: Final = 2**16
 """From here on, an id without the marker of a text is outside the vocabulary; below, it is a special token."""
 _MARKER: Final = b"\x01"
-LONGEST: Final = 4
-"""Bytes of the longest token: a space and three letters."""
 
 
 def pieces(text: str) -> list[bytes]:

@@ -19,7 +19,7 @@ def _kept_warm(subject: Subject) -> RuleResult | None:
     if not least:
         return None
     return RuleResult(
-        f"cloudRun.minInstances is {least}, which costs ${subject.cost.idle_usd_per_hour * 24:,.2f} per day, even "
+        f"cloudRun.minInstances is {least}, which costs ${subject.cost.idle_usd_per_day:,.2f} per day, even "
         "when idle. Google never stops it.",
         remedies=(change("cloud_run.min_instances", 0),),
         advice=(
@@ -48,7 +48,7 @@ def _limit_before_the_end(subject: Subject) -> RuleResult | None:
 
 def _limit_below_a_day(subject: Subject, limit_usd: int) -> RuleResult | None:
     """Return the result of a limit that instances without requests reach within a day."""
-    day_usd = subject.cost.idle_usd_per_hour * 24
+    day_usd = subject.cost.idle_usd_per_day
     if day_usd <= limit_usd:
         return None
     return RuleResult(

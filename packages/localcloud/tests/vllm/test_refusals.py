@@ -1,14 +1,13 @@
 """The example of each row of `data/refusals.toml` is refused in the words of its row; what is next to a refused start starts."""
 
 import re
-import tomllib
 from collections.abc import Mapping
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from localcloud.json_values import packaged
 from localcloud.tests.vllm.planned_start import start_of
 from localcloud.vllm.arguments import ArgumentError, parse
 from localcloud.vllm.places import hub_words
@@ -16,9 +15,7 @@ from localcloud.vllm.recorded import find_model
 from localcloud.vllm.requests import RequestError, check_items, check_length
 from localcloud.vllm.requests import parse as parse_body
 
-TABLE: Mapping[str, list[dict[str, Any]]] = tomllib.loads(
-    (files("localcloud.vllm") / "data" / "refusals.toml").read_text()
-)
+TABLE: Mapping[str, list[dict[str, Any]]] = packaged("localcloud.vllm", "refusals.toml")
 STARTS = ("arguments", "machine", "weights", "adapters", "memory")
 BUCKET = {"words": "gs://b/gemma-4-E2B-it --load-format=runai_streamer", "bucket": ["config.json", "a.safetensors"]}
 LORA = "--enable-lora --lora-modules=sql="
