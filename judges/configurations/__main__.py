@@ -43,7 +43,7 @@ HIDDEN: Final[Mapping[str, str]] = {
     "weights": "config.json alone is read: a checkpoint that does not match its draft model is accepted",
     "tokenizer": "a tiny one: special tokens of Gemma 4 are not looked up",
 }
-"""What the environment cannot judge."""
+"""Refusals that the environment cannot judge."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -71,7 +71,7 @@ class Answers(msgspec.Struct, frozen=True, kw_only=True):
     not_judged: Mapping[str, Mapping[str, str]]
     """Why a refusal proves nothing about the deployed server, by the package that answered and a part of its sentence."""
     hidden: Mapping[str, str]
-    """What the environment cannot judge."""
+    """Refusals that the environment cannot judge."""
     rows: tuple[Row, ...]
 
 

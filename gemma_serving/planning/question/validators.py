@@ -1,4 +1,4 @@
-"""What vLLM's own configuration refuses: conditions on the words of a server, read from a table.
+"""Refusals of vLLM's own configuration: conditions on the words of a server, read from a table.
 
 The simulated server has a copy of the table. `make -C judges configurations` asks vLLM itself, and a test compares its answers with the plan.
 """
@@ -36,7 +36,7 @@ class Validator(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, r
     source: str
     """File of vLLM's package that says it."""
     advice: str = ""
-    """What else removes the refusal; empty if only other settings do."""
+    """Another change that removes the refusal; empty if only other settings do."""
     first: str = "0.19.0"
     """First release that says it, of those that serve Gemma 4."""
 

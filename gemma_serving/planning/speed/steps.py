@@ -46,7 +46,7 @@ class StepTime(Struct, frozen=True, kw_only=True):
     link_s: float
     fixed_s: float
     unexplained_s: float = 0.0
-    """What one publisher measured in addition, without a known cause: part of the bands, and of no typical value."""
+    """Time that one publisher measured in addition, without a known cause: part of the bands, and of no typical value."""
 
     @property
     def total_s(self) -> float:
