@@ -6,8 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from msgspec.structs import replace
-
 from authors.tables import csv_text, table
 from gemma_serving.contracts.settings_files import settings_file, shipped_files, stack_of_file
 from gemma_serving.gke.rules import GKE_RULES
@@ -32,15 +30,15 @@ from gemma_serving.planning.question.records import CRASHES, Crash
 from gemma_serving.planning.question.types import Plan, usd_per
 from gemma_serving.planning.rules.findings import RULES, detected_findings
 from gemma_serving.planning.rules.security.advisories import ADVISORIES
-from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.image import image_of_version
+from gemma_serving.planning.settings.question import Question
 from gemma_serving.planning.settings.workload import parse_workload
 from gemma_serving.planning.solve.candidates import checkpoints_of, rentable_accelerators
 from gemma_serving.planning.solve.search import ServiceLimits, solve
 from gemma_serving.planning.units import ROUGH, duration, figure, to_gib
 from gemma_serving.scripts.plan.solve import HEADINGS, solution_cells
 from gemma_serving.stacks.loading import from_file
-from gemma_serving.stacks.planned import to_deployment
+from gemma_serving.stacks.planned import to_question
 
 ROOT: Final = Path(__file__).parents[1]
 _SHOWN_NEAR: Final = 3
@@ -119,14 +117,14 @@ def checkpoints_file() -> str:
 def _files_gib(one: Checkpoint) -> float:
     if one.is_drafter:
         return to_gib(sum(tensor.params for tensor in tensors(spec_of(one.id))) * FULL_BYTES)
-    return examine(Deployment(model=one.id, accelerator="H200")).memory.checkpoint_gib
+    return examine(Question().changed(model=one.id, accelerator="H200")).memory.checkpoint_gib
 
 
 def _grouped_rows() -> Iterator[Sequence[str]]:
     """Yield one row for the checkpoints of the same precision, size and accelerators."""
     groups: dict[Sequence[str], list[str]] = {}
     for one in (one for one in CHECKPOINTS.values() if not one.is_drafter):
-        loaded = f"{examine(Deployment(model=one.id, accelerator='H200')).memory.weights_gib:.2f}"
+        loaded = f"{examine(Question().changed(model=one.id, accelerator='H200')).memory.weights_gib:.2f}"
         places = [name for name, known in ACCELERATORS.items() if known.platforms != ("gce",) and not known.plan_only]
         fitting = [name for name in places if _fits(one, name)]
         groups.setdefault((one.scheme, loaded, ", ".join(fitting) or "none"), []).append(one.id)
@@ -134,7 +132,7 @@ def _grouped_rows() -> Iterator[Sequence[str]]:
 
 
 def _fits(one: Checkpoint, accelerator: str) -> bool:
-    subject = examine(Deployment(model=one.id, accelerator=accelerator))
+    subject = examine(Question().changed(model=one.id, accelerator=accelerator))
     resolved = subject.resolved
     if subject.unknown:
         return False
@@ -157,7 +155,7 @@ def _solve_table() -> str:
 
 
 def _stack_row(path: Path) -> Sequence[str]:
-    planned = plan(to_deployment(from_file(path, project="my-project"), path.parent))
+    planned = plan(to_question(from_file(path, project="my-project"), path.parent))
     cost, speed = planned.cost, planned.throughput
     return (
         f"`{stack_of_file(path.name)}`",
@@ -172,7 +170,7 @@ def _stack_row(path: Path) -> Sequence[str]:
 def _first_plans() -> Mapping[str, Plan]:
     """Return the plan of each stack of README.md."""
     files = {name: settings_file(name, ROOT) for name in _FIRST_STACKS}
-    return {name: plan(to_deployment(from_file(path, project="my-project"))) for name, path in files.items()}
+    return {name: plan(to_question(from_file(path, project="my-project"))) for name, path in files.items()}
 
 
 def _first_costs(first: Iterable[Plan]) -> str:
@@ -193,7 +191,7 @@ def _first_stacks(first: Mapping[str, Plan]) -> str:
     """Return the table of README.md, the number of all stacks, and what Google's own weights of the repack cost."""
     head = "stack | Gemma 4 weights | hardware | start | per hour | per day | without requests"
     rows = [(f"`{name}`", *_first_row(planned)) for name, planned in first.items()]
-    own = plan(Deployment(model=_OWN_26B, accelerator="RTX PRO 6000"))
+    own = plan(Question().changed(model=_OWN_26B, accelerator="RTX PRO 6000"))
     return (
         f"{table(head, rows)}\n"
         "Planned values at prices of 2026; those of TPUs are as public logs report them: "
@@ -240,12 +238,12 @@ def _judged_stacks() -> str:
 
 def _vulnerable_rows() -> Iterator[Sequence[str]]:
     """Yield each image with the ids that apply to the stacks that have it; if none has, to all stacks of its platform."""
-    deployed = {path: to_deployment(from_file(path, project="my-project"), path.parent) for path in shipped_files(ROOT)}
+    deployed = {path: to_question(from_file(path, project="my-project"), path.parent) for path in shipped_files(ROOT)}
     for name, image in IMAGES.items():
         for_tpu = image.platform == "tpu"
-        placed = {path: one for path, one in deployed.items() if (one.platform == "tpu-vm") == for_tpu}
+        placed = {path: one for path, one in deployed.items() if (one.facts.platform == "tpu-vm") == for_tpu}
         matching = {path: one for path, one in placed.items() if one.image_version == image.version}
-        plans = [plan(replace(one, image=image_of_version(image.version))) for one in (matching or placed).values()]
+        plans = [plan(one.changed(image=image_of_version(image.version))) for one in (matching or placed).values()]
         ids = dict.fromkeys(each for one in plans for each in one.vulnerabilities)
         named = ", ".join(f"{each} (before {ADVISORIES[each].fixed})" for each in ids)
         yield (

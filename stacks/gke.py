@@ -5,8 +5,6 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from msgspec.structs import replace
-
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.naming import Names
 from gemma_serving.contracts.staged_weights import MODELS_FOLDER
@@ -58,15 +56,15 @@ def judged_server(settings: Settings, subject: Subject, options: GkeOptions, wor
 
 def _on_machine(subject: Subject, machine: str) -> Subject:
     """Return the server on a machine with more of its GPUs, each with the vCPU and memory of the stack's instance."""
-    deployment, own = subject.resolved.deployment, subject.resolved.accelerator
+    question, own = subject.resolved.question, subject.resolved.accelerator
     sizes = [one for one in ACCELERATORS.values() if one.family == own.family and not one.is_tpu]
     found = find_accelerator(machine)
     if found not in sizes:
         allowed = f"Use one of {', '.join(one.name for one in sizes)}." if sizes else "Set tpu.acceleratorType."
         raise CommandRefusedError(f'accelerator is "{machine}", but the stack has {own.name}. {allowed}')
-    run = deployment.cloud_run
+    run = question.cloud_run
     whole = dataclasses.replace(run, cpu=run.cpu * found.chips, memory_mib=run.memory_mib * found.chips)
-    after = examine(replace(deployment, accelerator=found.name, platform="gce", cloud_run=whole))
+    after = examine(question.changed(accelerator=found.name, platform="gce", cloud_run=whole))
     used = after.resolved.tp * after.resolved.dp
     if used < found.chips:
         idle = f"{found.chips - used} of the {found.chips} GPUs of {found.name} would be idle"
@@ -89,7 +87,7 @@ def gke_server(settings: Settings, subject: Subject, plan: Plan, stack: str, opt
         settings=settings, plan=plan, names=Names(project=settings.project, stack=stack), in_pod=True
     )
     run, tpu, image, resolved = settings.cloud_run, settings.tpu, settings.image, subject.resolved
-    node = subject if run is None else examine(replace(resolved.deployment, platform="gce"))
+    node = subject if run is None else examine(resolved.question.changed(platform="gce"))
     mount = _mount(settings)
     programs = _programs(settings)
     start = node.startup
@@ -131,9 +129,9 @@ def gke_server(settings: Settings, subject: Subject, plan: Plan, stack: str, opt
 
 
 def _longest_request_s(node: Subject) -> int:
-    deployment = node.resolved.deployment
-    full = dataclasses.replace(deployment.workload or DEFAULT_WORKLOAD, users=None, rate_per_s=None)
-    answer = examine(replace(deployment, workload=full)).workload
+    question = node.resolved.question
+    full = dataclasses.replace(question.settings.workload or DEFAULT_WORKLOAD, users=None, rate_per_s=None)
+    answer = examine(question.changed(workload=full)).workload
     if answer is None:
         return _UNKNOWN_REQUEST_S
     return math.ceil(answer.ttft_s.high + answer.tpot_s.high * node.resolved.max_model_len)
@@ -158,16 +156,16 @@ def _faster_load(settings: Settings, node: Subject) -> tuple[str, float] | None:
 
     On a GPU, the streamer is planned as fast as a mount that reads ahead.
     """
-    deployment, run = node.resolved.deployment, settings.cloud_run
+    question, run = node.resolved.question, settings.cloud_run
     if run is not None:
         setting, mode, load_format = "cloudRun.mount.mode: fuse-buffered", "fuse-buffered", None
     elif is_known_from(node.resolved, STREAMS_ON_TPU):
         setting, mode, load_format = f"vllm.loadFormat: {STREAMER}", "streamer", STREAMER
     else:
         return None
-    vllm = dataclasses.replace(deployment.vllm, load_format=load_format)
-    cloud_run = dataclasses.replace(deployment.cloud_run, mount=MountSettings())
-    after = examine(replace(deployment, weights_mode=mode, vllm=vllm, cloud_run=cloud_run)).startup.load_s
+    vllm = dataclasses.replace(question.settings.vllm, load_format=load_format)
+    cloud_run = dataclasses.replace(question.cloud_run, mount=MountSettings())
+    after = examine(question.changed(weights_mode=mode, vllm=vllm, cloud_run=cloud_run)).startup.load_s
     return (setting, after) if after < node.startup.load_s else None
 
 

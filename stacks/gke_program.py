@@ -9,7 +9,7 @@ from gemma_serving.gke.server_inputs import GkeOptions
 from gemma_serving.planning.cost.subject import examine
 from gemma_serving.stacks.gke import ServerOnGke, judged_server
 from gemma_serving.stacks.loading import from_file
-from gemma_serving.stacks.planned import finding_text, to_deployment, today
+from gemma_serving.stacks.planned import finding_text, to_question, today
 from gemma_serving.stacks.program import UserError
 from gemma_serving.stacks.settings_wording import StackWording
 
@@ -22,9 +22,9 @@ def server_on_gke(path: Path, options: GkeOptions, *, project: str) -> ServerOnG
     stack = stack_of_file(str(path))
     try:
         settings = from_file(path, changes={"gcp:project": project})
-        deployment = to_deployment(settings, path.parent, today=today())
-        wording = StackWording(deployment, stack)
-        planned = judged_server(settings, examine(deployment), options, wording)
+        question = to_question(settings, path.parent, today=today())
+        wording = StackWording(question, stack)
+        planned = judged_server(settings, examine(question), options, wording)
     except UserError as error:
         raise pulumi.RunError(str(error)) from None
     for one in planned.findings:

@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from gemma_serving.cloud.model_files import PROJECT, read_model
 from gemma_serving.cloud.price_file import book_of
@@ -17,8 +16,8 @@ from gemma_serving.planning.question.drafters import named_drafter
 from gemma_serving.planning.question.types import Plan
 from gemma_serving.planning.rules.findings import counted_notes, notes_of
 from gemma_serving.planning.settings.accepted import acceptable_ids
-from gemma_serving.planning.settings.deployment import OF_SETTINGS, Deployment, WeightsMode
 from gemma_serving.planning.settings.finding import Finding
+from gemma_serving.planning.settings.question import Facts, Question, WeightsMode
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.planning.solve.remedy_wording import (
     Wording,
@@ -37,19 +36,13 @@ def today() -> str:
     return datetime.now(UTC).date().isoformat()
 
 
-def to_deployment(settings: Settings, folder: Path = PROJECT, *, today: str | None = None) -> Deployment:
+def to_question(settings: Settings, folder: Path = PROJECT, *, today: str | None = None) -> Question:
     """Return the planner's view of the settings, with everything that the planner can judge.
 
     `folder` has the files that settings name. Without `today` the age of prices is not checked.
     Raises PlanningError if a file that the settings name cannot be read or is invalid.
     """
-    values: dict[str, Any] = {name: getattr(settings, name) for name in OF_SETTINGS}
-    stated: dict[str, Any] = {
-        "model_revision": "",
-        **{name: value for name, value in values.items() if value is not None},
-    }
-    return Deployment(
-        **stated,
+    facts = Facts(
         platform="cloud-run" if settings.cloud_run else "tpu-vm",
         weights_mode=_weights_mode(settings),
         has_api_key=settings.has_secret("apiKey"),
@@ -59,6 +52,7 @@ def to_deployment(settings: Settings, folder: Path = PROJECT, *, today: str | No
         price_book=book_of(settings.prices, folder),
         today=today,
     )
+    return Question(settings, facts)
 
 
 def headline(plan: Plan) -> str:

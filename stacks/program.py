@@ -6,7 +6,6 @@ import sys
 from typing import Final
 
 import pulumi
-from msgspec.structs import replace
 from pulumi.runtime import get_config_env, get_config_secret_keys_env
 
 from gemma_serving.contracts.errors import CommandRefusedError
@@ -27,7 +26,7 @@ from gemma_serving.stacks.deployed.kept_start import annotations_of, start_lines
 from gemma_serving.stacks.google_project.propagation import require_enabled
 from gemma_serving.stacks.hooks.staged_weights import require_weights_of_new_server
 from gemma_serving.stacks.outputs import export
-from gemma_serving.stacks.planned import preview_lines, require_unblocked, to_deployment, today
+from gemma_serving.stacks.planned import preview_lines, require_unblocked, to_question, today
 from gemma_serving.stacks.settings_wording import StackWording
 
 UserError = (PlanningError, NamingError, CommandRefusedError)
@@ -66,11 +65,11 @@ def run() -> None:
         pulumi.log.info(line)
     home = home_region(settings, stack, deployed)
     quotas = from_variable(os.environ.get(QUOTAS_VARIABLE))
-    deployment = replace(to_deployment(settings, today=today()), quotas=quotas)
+    question = to_question(settings, today=today()).changed(quotas=quotas)
     if STAGING_VARIABLE in os.environ:
-        deployment = replace(deployment, accept_findings=(*deployment.accept_findings, *_REPAIRED_BY_STAGING))
-    wording = StackWording(deployment, stack)
-    subject = examine(deployment)
+        question = question.changed(accept_findings=(*question.settings.accept_findings, *_REPAIRED_BY_STAGING))
+    wording = StackWording(question, stack)
+    subject = examine(question)
     planned = plan_of(subject)
     for text, is_warning in preview_lines(planned, stack, wording):
         (pulumi.log.warn if is_warning else pulumi.log.info)(with_pages(text))

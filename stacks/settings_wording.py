@@ -1,4 +1,4 @@
-"""Fields of a `Deployment` as settings: keys, spelled values, and the file changes of a remedy."""
+"""Fields of a `Question` as settings: keys, spelled values, and the file changes of a remedy."""
 
 import re
 from collections.abc import Collection, Iterator, Mapping
@@ -10,9 +10,9 @@ import yaml
 
 from gemma_serving.planning.data.images import DEFAULT_IMAGES, built_name
 from gemma_serving.planning.settings.cloud_run import CloudRunSettings
-from gemma_serving.planning.settings.deployment import Deployment, Platform
 from gemma_serving.planning.settings.fields import file_key, own_fields
 from gemma_serving.planning.settings.paths import for_its_model, in_blocks, question_fields, value_at, with_changes
+from gemma_serving.planning.settings.question import Platform, Question
 from gemma_serving.planning.settings.tpu import TpuSettings
 from gemma_serving.planning.settings.vllm_blocks import block_changes
 from gemma_serving.planning.solve.remedy_wording import NO_STACK
@@ -38,23 +38,23 @@ def settings_key(path: str) -> str:
 
 def value_in_file(path: str, value: object) -> object:
     """Return the value of a field as written in the settings file. None stays None."""
-    if value is None or (path == "model_revision" and not value):
+    if value is None:
         return None
     field = question_fields().get(path)
     return value if field is None else field.in_file(value)
 
 
-def file_changes(deployment: Deployment, changes: Mapping[str, object]) -> Mapping[str, object]:
+def file_changes(question: Question, changes: Mapping[str, object]) -> Mapping[str, object]:
     """Return the new values by settings key that match changes of a deployment; None removes a key.
 
     A change of platform replaces the target's block and the image, because both belong to the target.
     """
-    after = with_changes(deployment, changes)
-    before_target, target = _target(deployment), _target(after)
+    after = with_changes(question, changes)
+    before_target, target = _target(question), _target(after)
     (foreign,) = {*BLOCKS.values()} - {BLOCKS[target]}
-    paths = [path for path in in_blocks(deployment, for_its_model(deployment, changes)) if path not in _NO_SETTING]
+    paths = [path for path in in_blocks(question, for_its_model(question, changes)) if path not in _NO_SETTING]
     found: dict[str, object] = {}
-    image = (built_name(after.image.version) if after.image else None) or DEFAULT_IMAGES[target]
+    image = built_name(after.settings.image.version) or DEFAULT_IMAGES[target]
     if target != before_target:
         found |= {"target": target, "image": image, foreign: None}
         name = "tpu" if target == "tpu" else "cloud_run"
@@ -67,12 +67,12 @@ def file_changes(deployment: Deployment, changes: Mapping[str, object]) -> Mappi
     for path in dict.fromkeys(paths):
         value = value_at(after, path)
         if path == "weights_mode":
-            found |= {} if _source(deployment) == source else {"weights": source}
+            found |= {} if _source(question) == source else {"weights": source}
         elif path == "cloud_run.mount.mode" and source != "bucket":
             found["cloudRun.mount.mode"] = None
         elif path == "provider_keys":
-            found |= dict.fromkeys(deployment.provider_keys)
-        elif (in_block := block_changes(path, value, deployment.vllm_in_blocks)) is not None:
+            found |= dict.fromkeys(question.settings.provider_keys)
+        elif (in_block := block_changes(path, value, question.settings.vllm_in_blocks)) is not None:
             found |= in_block
         elif path != "image" and settings_key(path).partition(".")[0] != foreign:
             found[settings_key(path)] = value_in_file(path, value)
@@ -84,18 +84,18 @@ def file_changes(deployment: Deployment, changes: Mapping[str, object]) -> Mappi
 class StackWording:
     """Fields as keys of a stack's settings file."""
 
-    def __init__(self, deployment: Deployment, stack: str = NO_STACK) -> None:
+    def __init__(self, question: Question, stack: str = NO_STACK) -> None:
         """Use the settings keys of the deployment's target, and the name of the stack in commands."""
-        self._deployment = deployment
+        self._question = question
         self.stack = stack
 
     def change(self, changes: Mapping[str, object]) -> str | None:
         """Return the keys to set and to remove; None if the settings cannot express the change."""
-        after = with_changes(self._deployment, changes)
-        if after.platform not in TARGETS:
+        after = with_changes(self._question, changes)
+        if after.facts.platform not in TARGETS:
             return None
-        text = " and ".join(phrases(file_changes(self._deployment, changes)))
-        is_other = after.model != self._deployment.model or changes.get("model_revision")
+        text = " and ".join(phrases(file_changes(self._question, changes)))
+        is_other = after.settings.model != self._question.settings.model or changes.get("model_revision")
         stages = text and is_other and _source(after) == "bucket"
         return f"{text}, then run gemma stage_model {self.stack}" if stages else text or None
 
@@ -138,10 +138,10 @@ def inline_yaml(value: object) -> str:
     return text.removesuffix("\n").removesuffix("\n...")
 
 
-def _target(deployment: Deployment) -> str:
-    return TARGETS[cast("Platform", deployment.platform)]
+def _target(question: Question) -> str:
+    return TARGETS[cast("Platform", question.facts.platform)]
 
 
-def _source(deployment: Deployment) -> str | None:
-    mode = deployment.weights_mode
+def _source(question: Question) -> str | None:
+    mode = question.facts.weights_mode
     return mode and _SOURCES.get(mode, "bucket")

@@ -215,7 +215,7 @@ def capacity_arguments(
         labels=settings.labels,
         tags=[context.names.base],
         prices=context.subject.resolved.prices,
-        next_steps=next_steps(context.subject.resolved.deployment, context.ownership.stack),
+        next_steps=next_steps(context.subject.resolved.question, context.ownership.stack),
         accepts_limits=True,
     )
 

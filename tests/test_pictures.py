@@ -7,7 +7,7 @@ from gemma_serving.contracts.settings_files import settings_file
 from gemma_serving.planning.planner import plan
 from gemma_serving.scripts.gemma.__main__ import main
 from gemma_serving.stacks.loading import from_file, read_yaml
-from gemma_serving.stacks.planned import to_deployment
+from gemma_serving.stacks.planned import to_question
 from gemma_serving.stacks.program import run
 from tests.pictures import FOLDER, REFUSED, ROOT, STACK, broken_words, words_of
 
@@ -16,7 +16,7 @@ def test_the_figures_of_the_pictures_are_those_of_the_stack(subtests, declare, m
     """`make pictures` writes them again."""
     path = settings_file(STACK, ROOT)
     settings = from_file(path, project="my-project")
-    planned = plan(to_deployment(settings))
+    planned = plan(to_question(settings))
     values = {"gcp:project": "my-project", **read_yaml(path.read_text())["config"]}
     texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in values.items()}
     monkeypatch.setenv("PULUMI_CONFIG", json.dumps(texts))

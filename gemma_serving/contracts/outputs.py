@@ -87,7 +87,7 @@ class CostSummary:
     """Planned cost."""
 
     usd_per_hour: Annotated[float, Doc("One instance or slice with all its resources.")]
-    max_usd: Annotated[float, Doc("Maximum cost of the deployment.")]
+    most_usd: Annotated[float | None, Doc("Maximum cost; null in outputs of an earlier release.")] = None
     usd_per_million_tokens: Annotated[float, Doc("Cost per million output tokens of a single stream.")]
 
 

@@ -15,15 +15,16 @@ from gemma_serving.planning.question.types import Figures, Plan
 from gemma_serving.planning.rules.alternatives import served_as
 from gemma_serving.planning.rules.findings import accepted_by, cheapest_place, detected_findings, findings_of
 from gemma_serving.planning.rules.security.advisories import vulnerabilities
-from gemma_serving.planning.settings.deployment import Deployment
+from gemma_serving.planning.settings.image import NO_IMAGE
 from gemma_serving.planning.settings.paths import with_changes
+from gemma_serving.planning.settings.question import Question
 from gemma_serving.planning.settings.vllm_args import XLA_CACHE_PATH, cuda_compatibility, vllm_environment
 from gemma_serving.planning.speed.measured_starts import card_of
 
 
-def plan(deployment: Deployment) -> Plan:
+def plan(question: Question) -> Plan:
     """Return fit, start, speed, cost and findings. Raises PlanningError for an unknown name, a value out of range, or conflicting settings."""
-    return plan_of(examine(deployment))
+    return plan_of(examine(question))
 
 
 def plan_of(subject: Subject) -> Plan:
@@ -47,7 +48,7 @@ def plan_of(subject: Subject) -> Plan:
         accepted=accepted,
         vllm=resolved.vllm,
         environment=_environment(resolved),
-        vllm_version=version_in_use(resolved.accelerator, resolved.deployment.image_version),
+        vllm_version=version_in_use(resolved.accelerator, resolved.question.image_version),
         vulnerabilities=tuple(one.id for one in vulnerabilities(subject)),
         **{name: getattr(subject, name) for name in Figures.__struct_fields__},
     )
@@ -56,12 +57,12 @@ def plan_of(subject: Subject) -> Plan:
 def original_note(subject: Subject) -> str:
     """Return whether Google's own checkpoint fits in place of an individual's repack, and at which price; empty for any other model."""
     resolved = subject.resolved
-    served = find_checkpoint(resolved.model_id) if resolved.deployment.model_spec is None else None
+    served = find_checkpoint(resolved.model_id) if resolved.question.facts.model_spec is None else None
     if served is None or not served.is_personal:
         return ""
     card = card_of(resolved.accelerator.name)
     logs = f" Public logs show this repack running on {card}." if card in served.runs_on else ""
-    server = examine(with_changes(resolved.deployment, served_as(served.architecture)))
+    server = examine(with_changes(resolved.question, served_as(served.architecture)))
     if _verdict(server, detected_findings(server)) == "fits":
         return f"Google's own {served.architecture} fits too (${server.cost.usd_per_hour:.2f}/h).{logs}"
     place = cheapest_place(server)
@@ -71,15 +72,15 @@ def original_note(subject: Subject) -> str:
 
 def assumed_note(subject: Subject) -> str:
     """Return the settings of a question that the planner filled in, as a sentence: those that decide price, start and memory. Empty without any."""
-    resolved, given = subject.resolved, subject.resolved.deployment
+    resolved, given = subject.resolved, subject.resolved.question
     words: list[str] = []
-    if given.weights_mode is None:
+    if given.facts.weights_mode is None:
         words.append(f"weights by {resolved.weights_mode}")
     if resolved.platform == "cloud-run" and not given.cloud_run.memory_mib:
         words.append(f"{resolved.vcpu:g} vCPU and {resolved.host_memory_gib:g} GiB")
-    if given.vllm.max_model_len is None:
+    if given.settings.vllm.max_model_len is None:
         words.append(f"{resolved.max_model_len:,} tokens per request")
-    if given.vllm.max_num_seqs is None:
+    if given.settings.vllm.max_num_seqs is None:
         words.append(f"{resolved.max_num_seqs} requests at once")
     return f"Assumed: {', '.join(words)}." if words else ""
 
@@ -92,15 +93,15 @@ def _verdict(subject: Subject, found: Mapping[str, Severity]) -> Verdict:
 
 
 def _environment(resolved: Resolved) -> tuple[tuple[str, str], ...]:
-    run, image = resolved.deployment.cloud_run, resolved.deployment.image
+    run, image = resolved.question.cloud_run, resolved.question.settings.image
     compatibility = run.cuda_compatibility
-    if run.region and image and image.needs_cuda_13:
+    if run.region and image != NO_IMAGE and image.needs_cuda_13:
         compatibility = cuda_compatibility(resolved.accelerator.cloud_run.name, compatibility)
     values = vllm_environment(
         is_tpu=resolved.is_tpu,
         is_moe=resolved.spec.is_moe,
         cuda_compatibility=None if resolved.is_tpu else compatibility,
-        xla_cache_path=None if resolved.deployment.tpu.compile_cache == "off" else XLA_CACHE_PATH,
+        xla_cache_path=None if resolved.question.tpu.compile_cache == "off" else XLA_CACHE_PATH,
     )
     if resolved.weights_mode == "streamer" and resolved.platform == "cloud-run":
         values |= {

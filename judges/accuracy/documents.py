@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any, Final
 
 from authors.tables import csv_text, table
-from gemma_serving.planning.settings.deployment import Deployment
+from gemma_serving.planning.settings.question import Question
 from gemma_serving.planning.settings.vllm_args import vllm_arguments
 from tests.planning.corpus.documents import asked, documents, figure, planned_rows, read_off
 from tests.planning.corpus.measured import load
@@ -80,8 +80,8 @@ def _servers() -> list[tuple[str, ...]]:
     ]
 
 
-def _command(deployment: Deployment) -> str:
-    arguments = vllm_arguments(deployment.vllm, model_or_path=deployment.model)
+def _command(question: Question) -> str:
+    arguments = vllm_arguments(question.settings.vllm, model_or_path=question.settings.model)
     return f"vllm serve {' '.join(one for one in arguments if not one.startswith(_OF_EVERY_SERVER))}"
 
 

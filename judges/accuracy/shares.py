@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gemma_serving.planning.machine.hardware import ACCELERATORS, Accelerator
-from gemma_serving.planning.settings.deployment import Deployment
+from gemma_serving.planning.settings.question import Question
 from judges.accuracy.bands import bands_of, publisher_of
 from tests.planning.corpus.compared import ComparedFigure, JudgedBoot
 from tests.planning.corpus.measured import STARTS, WHOLE_STARTS, load
@@ -67,8 +67,8 @@ def device_class(accelerator: Accelerator) -> str:
     return card if card in DEVICE_CLASSES else "others"
 
 
-def _class_of(deployment: Deployment) -> str:
-    return device_class(deployment.device or ACCELERATORS[deployment.accelerator])
+def _class_of(question: Question) -> str:
+    return device_class(question.facts.device or ACCELERATORS[question.facts.accelerator])
 
 
 def device_rows(found: Predictions) -> list[Sequence[str]]:
@@ -100,10 +100,10 @@ def device_rows(found: Predictions) -> list[Sequence[str]]:
 
 def publisher_rows(points: Sequence[ComparedPoint]) -> list[Sequence[str]]:
     """Return a row for each class of device and publisher of load points: shares within the tolerance, and inside the bands of all other publishers."""
-    deployments = load().deployments
+    questions = load().deployments
     found: dict[tuple[int, str], list[ComparedPoint]] = defaultdict(list)
     for one in points:
-        place = DEVICE_CLASSES.index(_class_of(deployments[one.point.deployment]))
+        place = DEVICE_CLASSES.index(_class_of(questions[one.point.deployment]))
         found[place, publisher_of(one)].append(one)
     rows: list[Sequence[str]] = []
     for (place, publisher), own in sorted(found.items()):
@@ -123,7 +123,7 @@ def publisher_rows(points: Sequence[ComparedPoint]) -> list[Sequence[str]]:
 
 def _predictions_of(found: Predictions, name: str, evidence: str) -> Predictions:
     """Return the predictions of a class of devices and a class of evidence, of verdicts those that count."""
-    deployments = load().deployments
+    questions = load().deployments
     return Predictions(
         figures=[
             one for one in found.figures if (_class_of(one.boot.deployment), one.boot.evidence) == (name, evidence)
@@ -136,7 +136,7 @@ def _predictions_of(found: Predictions, name: str, evidence: str) -> Predictions
         points=[
             one
             for one in found.points
-            if _class_of(deployments[one.point.deployment]) == name and one.point.is_unseen is (evidence == "unseen")
+            if _class_of(questions[one.point.deployment]) == name and one.point.is_unseen is (evidence == "unseen")
         ],
     )
 

@@ -25,7 +25,7 @@ from gemma_serving.planning.units import HOUR_S, parse_duration_s
 from gemma_serving.scripts.cli.command import Command, print_progress, run_command
 from gemma_serving.scripts.cli.options import Option
 from gemma_serving.scripts.plan.plan_options import Judging
-from gemma_serving.scripts.plan.question import deployment_from
+from gemma_serving.scripts.plan.question import question_from
 from judges.compiled.rows import ROWS, JudgedRow
 from judges.compiled.stored_answers import ANSWERS, read_answers
 from judges.tpu_compiler.judged_plan import compiler_answer
@@ -70,7 +70,7 @@ def _run(options: CompiledOptions) -> ExitCode:
 
 def judge(row: JudgedRow, wheels: Wheels | None = None, cache: Path | None = None) -> dict[str, Any]:
     """Return the judge's answer about a row, as `gemma plan --compile --json` has it, with only the read fields of the built server."""
-    subject = examine(deployment_from(row.question))
+    subject = examine(question_from(row.question))
     options = Judging(compile=row.programs, yes=True)
     found = compiler_answer(row.question, options, subject, plan_of(subject), wheels=wheels, cache=cache)
     answer = compiled_json(found, explains=False)

@@ -7,7 +7,7 @@ from typing import Any
 
 from gemma_serving.planning.cost.subject import examine
 from gemma_serving.planning.memory.tpu_programs import layers_mib, step_gib
-from gemma_serving.scripts.plan.question import deployment_from
+from gemma_serving.scripts.plan.question import question_from
 from judges.compiled.rows import ROWS
 
 
@@ -16,7 +16,7 @@ def fitted_rows(answers: Mapping[str, Any]) -> Iterator[tuple[str, float, float]
     for row in ROWS:
         if row.group not in {"grid", "stack"} or row.name not in answers:
             continue
-        resolved = examine(deployment_from(row.question)).resolved
+        resolved = examine(question_from(row.question)).resolved
         for one in answers[row.name]["programs"]:
             is_listed = not row.steps or one["tokens"] in row.steps
             if one["name"] == "backbone" and is_listed and not one["error"]:
@@ -52,5 +52,5 @@ def code_rows(answers: Mapping[str, Any]) -> Iterator[CodeOfSteps]:
             smallest_mib=steps[first],
             largest_mib=steps[last],
             mean_mib=steps[first] + (steps[last] - steps[first]) * sum(between) / len(between),
-            planned_mib=layers_mib(examine(deployment_from(row.question)).resolved.spec),
+            planned_mib=layers_mib(examine(question_from(row.question)).resolved.spec),
         )

@@ -10,7 +10,7 @@ from gemma_serving.planning.memory.budget import program_memory
 from gemma_serving.planning.model.spec import ModelSpec
 from gemma_serving.planning.speed.prefill import body_params
 from gemma_serving.planning.speed.steps import FLOP_PER_PARAM
-from gemma_serving.scripts.plan.question import deployment_from
+from gemma_serving.scripts.plan.question import question_from
 from judges.compiled.fit import code_rows, fitted_rows
 from judges.compiled.rows import ROWS, STEPS, JudgedRow, half_of
 from judges.compiled.stored_answers import read_answers
@@ -143,7 +143,7 @@ def _edge_rows(answers: Mapping[str, Any]) -> Iterator[Sequence[str]]:
         compiled = [one for one in answer["programs"] if not one["error"]]
         if not compiled:
             continue
-        resolved = examine(deployment_from(row.question)).resolved
+        resolved = examine(question_from(row.question)).resolved
         largest = max(compiled, key=_working_gib)
         inside = max(one["arguments_gib"] + _working_gib(one) for one in compiled)
         parts = program_memory(resolved)
@@ -209,7 +209,7 @@ def _program_rows(answers: Mapping[str, Any]) -> Iterator[Sequence[str]]:
 
 def _served(row: JudgedRow) -> tuple[ModelSpec, int]:
     """Return the model of a row, and the devices that share a token."""
-    resolved = examine(deployment_from(row.question)).resolved
+    resolved = examine(question_from(row.question)).resolved
     return resolved.spec, resolved.tp
 
 

@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 from gemma_serving.contracts.settings_files import shipped_files
 from gemma_serving.planning.data.tables import data_file
-from gemma_serving.scripts.plan.plan_options import Question
+from gemma_serving.scripts.plan.plan_options import QuestionOptions
 
 Group = Literal["stack", "other", "blocked", "grid"]
 _ROOT: Final = Path(__file__).parents[2]
@@ -24,7 +24,7 @@ class JudgedRow:
 
     name: str
     group: Group
-    question: Question
+    question: QuestionOptions
     programs: str
     """As `judges.tpu_compiler.question` has it."""
     steps: tuple[int, ...] = ()
@@ -39,7 +39,7 @@ class JudgedRow:
 def _stacks() -> tuple[JudgedRow, ...]:
     names = sorted(path.name.split(".")[1] for path in shipped_files(_ROOT) if path.name.startswith("Pulumi.tpu-"))
     return tuple(
-        JudgedRow(name=name, group="stack", question=Question(stack=name), programs="default") for name in names
+        JudgedRow(name=name, group="stack", question=QuestionOptions(stack=name), programs="default") for name in names
     )
 
 
@@ -64,7 +64,7 @@ def _server(size: str, accelerator: str, sequences: int, kv: str, most_tokens: i
     return JudgedRow(
         name=f"{size} {accelerator} {sequences} seq {kv}",
         group="grid",
-        question=Question(model=_model(size), accelerator=accelerator, text_only=True, set=_keys(changes)),
+        question=QuestionOptions(model=_model(size), accelerator=accelerator, text_only=True, set=_keys(changes)),
         programs=",".join(map(str, steps)),
         steps=steps,
     )
@@ -72,7 +72,7 @@ def _server(size: str, accelerator: str, sequences: int, kv: str, most_tokens: i
 
 def _planned(group: Group, size: str, accelerator: str, *changes: str, programs: str = "none") -> JudgedRow:
     words = ", ".join((f"{size}, {accelerator}", *changes))
-    question = Question(model=_model(size), accelerator=accelerator, set=_keys(changes))
+    question = QuestionOptions(model=_model(size), accelerator=accelerator, set=_keys(changes))
     return JudgedRow(name=words, group=group, question=question, programs=programs)
 
 

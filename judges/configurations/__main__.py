@@ -81,7 +81,7 @@ def releases_of(stack: str, server: Configured) -> tuple[str, ...]:
 def version_of(server: Configured) -> str:
     """Return vLLM's version in a server's image."""
     resolved = server.subject.resolved
-    return version_in_use(resolved.accelerator, resolved.deployment.image_version)
+    return version_in_use(resolved.accelerator, resolved.question.image_version)
 
 
 def sentence(refusal: str) -> str:

@@ -26,7 +26,7 @@ from gemma_serving.planning.settings.paths import with_changes
 from gemma_serving.scripts.smoke import checks_server
 from gemma_serving.scripts.stack.settings import stack_settings
 from gemma_serving.stacks.hooks.failure_hints import known_causes
-from gemma_serving.stacks.planned import to_deployment
+from gemma_serving.stacks.planned import to_question
 from gemma_serving.stacks.server_command import server_arguments, with_served_name
 from judges.real.agent_reading import reading_of
 from judges.real.home import ROOT, RealHome, run, wait_until
@@ -103,8 +103,8 @@ class RunningVllm:
 def stack_words() -> Sequence[str]:
     """Return the words after the model in the stack's command line, with speculation."""
     settings = stack_settings(STACK, project="local-project", folder=ROOT)
-    deployment = with_changes(to_deployment(settings, ROOT), {"vllm.speculative_config": SPECULATION})
-    options = with_served_name(settings, plan(deployment).vllm)
+    question = with_changes(to_question(settings, ROOT), {"vllm.speculative_config": SPECULATION})
+    options = with_served_name(settings, plan(question).vllm)
     return server_arguments(settings, options, model_or_path=settings.model)[1:]
 
 

@@ -11,8 +11,8 @@ from gemma_serving.planning.machine.families import FAMILIES
 from gemma_serving.planning.memory.tpu_programs import code_gib, sampling_gib
 from gemma_serving.planning.planner import plan_of
 from gemma_serving.planning.question.resolved import Resolved
-from gemma_serving.scripts.plan.plan_options import Question
-from gemma_serving.scripts.plan.question import deployment_from
+from gemma_serving.scripts.plan.plan_options import QuestionOptions
+from gemma_serving.scripts.plan.question import question_from
 from judges.compiled.__main__ import changes
 from judges.compiled.fit import code_rows, fitted_rows
 from judges.compiled.page import ORIGINS, operations
@@ -33,7 +33,7 @@ NOT_PLANNED = {"tpu-v6e1-26b-w4a16": "no wheel has 4-bit experts"}
 
 @pytest.mark.parametrize("row", JUDGED, ids=lambda row: row.name)
 def test_the_plan_of_today_is_what_upstreams_server_was_built_with(row):
-    planned, answer = planned_of(plan_of(examine(deployment_from(row.question)))), ANSWERS[row.name]
+    planned, answer = planned_of(plan_of(examine(question_from(row.question)))), ANSWERS[row.name]
     assert planned.fits == answer["planned"]["fits"]
     built = answer["built"]
     if not planned.fits or row.name in NOT_PLANNED:
@@ -126,7 +126,7 @@ def test_sampling_under_load_takes_no_more_than_planned_and_a_full_batch_as_much
             if (one["name"], one["sequences"]) != ("sample", sequences):
                 continue
             taken = one["arguments_gib"] + one["temporaries_gib"] + one["outputs_gib"] - one["aliased_gib"]
-            planned = sampling_gib(examine(deployment_from(row.question)).resolved)
+            planned = sampling_gib(examine(question_from(row.question)).resolved)
             assert taken <= planned * 1.005
             assert sequences < 256 or taken == pytest.approx(planned, rel=0.01)
             compared += 1
@@ -153,7 +153,7 @@ def test_a_mixture_of_experts_computes_no_more_than_its_padding():
     """So the time of its prompts is not that of its operations (`planning.speed.steps.expert_rows_s`)."""
     times: dict[bool, list[float]] = {True: [], False: []}
     for row in ROWS:
-        resolved = examine(deployment_from(row.question)).resolved
+        resolved = examine(question_from(row.question)).resolved
         for one in ANSWERS.get(row.name, {"programs": ()})["programs"]:
             if one["tokens"] and not one["error"]:
                 times[resolved.spec.is_moe].append(operations(one, resolved.spec, resolved.tp))
@@ -165,4 +165,4 @@ def test_a_mixture_of_experts_computes_no_more_than_its_padding():
 def resolved_of(size: str, *, is_text: bool) -> Resolved:
     """Return the server of a model on one chip."""
     model = f"google/gemma-4-{size}-it"
-    return examine(deployment_from(Question(model=model, accelerator="v6e-1", text_only=is_text))).resolved
+    return examine(question_from(QuestionOptions(model=model, accelerator="v6e-1", text_only=is_text))).resolved

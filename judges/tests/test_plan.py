@@ -14,8 +14,8 @@ from gemma_serving.contracts.settings_files import shipped_files
 from gemma_serving.planning.cost.subject import examine
 from gemma_serving.planning.planner import plan_of
 from gemma_serving.scripts.cli.command import run_command
-from gemma_serving.scripts.plan.plan_options import Question
-from gemma_serving.scripts.plan.question import deployment_from
+from gemma_serving.scripts.plan.plan_options import QuestionOptions
+from gemma_serving.scripts.plan.question import question_from
 from judges.plan import COMMAND
 from judges.tests.tpu_compiler.judge import BUILT, PROGRAMS, REFUSED, STAGES, answered, given, interpreter
 from judges.tpu_compiler import environment
@@ -60,15 +60,15 @@ def run(capsys):
 
 
 def asked(**words):
-    question = Question(**words)
-    subject = examine(deployment_from(question))
+    question = QuestionOptions(**words)
+    subject = examine(question_from(question))
     return compile_question(question, subject, plan_of(subject), "default")
 
 
 @pytest.mark.parametrize("stack", TPU_STACKS)
 def test_the_judge_gets_the_words_that_the_stack_sends(stack: str):
     question = asked(stack=stack)
-    context = context_of(compiling.settings_of(Question(stack=stack)))
+    context = context_of(compiling.settings_of(QuestionOptions(stack=stack)))
     assert question.arguments == tuple(context.arguments)
     assert question.environment == dict(context.plan.environment)
 

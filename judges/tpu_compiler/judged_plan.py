@@ -23,7 +23,7 @@ from gemma_serving.planning.units import duration
 from gemma_serving.scripts.cli.command import last_command, print_progress
 from gemma_serving.scripts.cli.prompts import confirm
 from gemma_serving.scripts.cli.transfer import overwrite_line
-from gemma_serving.scripts.plan.plan_options import Judging, Question
+from gemma_serving.scripts.plan.plan_options import Judging, QuestionOptions
 from gemma_serving.scripts.plan.question import settings_of
 from judges.tpu_compiler import environment
 from judges.tpu_compiler.answer import CompileAnswer, Event, Program, Stage, Total, answer_of
@@ -65,7 +65,7 @@ class JudgedPlan:
 
 
 def compiler_answer(
-    question: Question,
+    question: QuestionOptions,
     options: Judging,
     subject: Subject,
     plan: Plan,
@@ -80,7 +80,7 @@ def compiler_answer(
     asked = compile_question(question, subject, plan, options.compile or "default")
     if cache is not None:
         asked = replace(asked, environment={**asked.environment, "VLLM_XLA_CACHE_PATH": str(cache.resolve())})
-    image = subject.resolved.deployment.image
+    image = subject.resolved.question.settings.image
     nearest = wheels_for(plan.vllm_version, image.digest if image else "")
     if wheels is not None:
         nearest = Nearest(wheels=wheels, gap=f"The wheels are {wheels.words}, not those nearest to the image.")
@@ -126,7 +126,7 @@ def planned_of(plan: Plan) -> Planned:
     )
 
 
-def compile_question(question: Question, subject: Subject, plan: Plan, programs: str) -> CompileQuestion:
+def compile_question(question: QuestionOptions, subject: Subject, plan: Plan, programs: str) -> CompileQuestion:
     """Return what the judge builds: the words that the stack sends, or those of the planned options without a stack."""
     require_topology(subject.resolved)
     settings = settings_of(question) if question.stack else None
@@ -154,7 +154,7 @@ def _arguments(settings: "Settings | None", plan: Plan) -> tuple[str, ...]:
     return server_arguments(settings, with_served_name(settings, plan.vllm), model_or_path=settings.model)
 
 
-def _config(question: Question, settings: "Settings | None", subject: Subject) -> Mapping[str, object]:
+def _config(question: QuestionOptions, settings: "Settings | None", subject: Subject) -> Mapping[str, object]:
     """Return the model's config.json: the user's or the hub's as it is, else the recorded one."""
     file = question.config or (PROJECT / settings.model_config if settings and settings.model_config else None)
     if question.from_hub:
@@ -171,7 +171,7 @@ def _config(question: Question, settings: "Settings | None", subject: Subject) -
     return gemma4_config(recorded, is_w4a16=scheme == "w4a16")
 
 
-def _drafter_config(question: Question, settings: "Settings | None", drafter: str) -> Mapping[str, object]:
+def _drafter_config(question: QuestionOptions, settings: "Settings | None", drafter: str) -> Mapping[str, object]:
     if question.draft_config is not None:
         return _object_of(question.draft_config)
     if settings is not None and settings.draft_config is not None:

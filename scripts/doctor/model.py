@@ -30,7 +30,7 @@ from gemma_serving.scripts.doctor.diagnosis import Checkup, Diagnosis, DoctorChe
 from gemma_serving.scripts.stack.deployed_server import secret_versions
 from gemma_serving.stacks.bucket_weights import staged_weights
 from gemma_serving.stacks.extra_checkpoints import extra_checkpoints, staging_command
-from gemma_serving.stacks.planned import to_deployment
+from gemma_serving.stacks.planned import to_question
 
 REGISTRY: Final = "https://registry-1.docker.io"
 TOKENS: Final = "https://auth.docker.io/token"
@@ -88,7 +88,7 @@ def _hub_files(settings: Settings) -> Sequence[LoadedRepository]:
     if settings.weights == "hub":
         files.append(LoadedRepository(kind="model", name=settings.model, revision=settings.model_revision or ""))
     with contextlib.suppress(PlanningError):  # `gemma plan` reports it
-        files += hub_files(resolve(to_deployment(settings, runner.project_folder())))
+        files += hub_files(resolve(to_question(settings, runner.project_folder())))
     return files
 
 

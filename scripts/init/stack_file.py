@@ -46,7 +46,7 @@ from gemma_serving.scripts.plan.api import (
 from gemma_serving.scripts.stack.settings import NO_PROJECT
 from gemma_serving.stacks.extra_checkpoints import staging_command
 from gemma_serving.stacks.loading import from_file
-from gemma_serving.stacks.planned import finding_text, headline, to_deployment
+from gemma_serving.stacks.planned import finding_text, headline, to_question
 from gemma_serving.stacks.settings_wording import StackWording
 
 
@@ -70,8 +70,8 @@ def write_settings(options: InitOptions, *, first: Sequence[str] = (), also: Seq
         image = _solved_file(options, provider, path.parent)
     settings = from_file(path, project=NO_PROJECT)
     files = [path.name, *also, *_copy_image(settings.image.build_context, path.parent)]
-    deployment = to_deployment(settings, path.parent)
-    planned = plan(deployment)
+    question = to_question(settings, path.parent)
+    planned = plan(question)
     commands = [*first, *_next(options.name, settings, provider, path.parent)]
     places = list(settings.tpu.zones) if settings.tpu else list(settings.regions)
     if options.as_json:
@@ -93,7 +93,7 @@ def write_settings(options: InitOptions, *, first: Sequence[str] = (), also: Seq
         }
         print_text(json.dumps(report, allow_nan=False))
     else:
-        wording = StackWording(deployment, options.name)
+        wording = StackWording(question, options.name)
         warnings = [finding_text(finding, wording) for finding in planned.findings if finding.severity != "info"]
         price = f"Price: ${planned.cost.usd_per_hour:.2f}/h in {', '.join(places)}."
         about = filter(

@@ -79,11 +79,11 @@ def known_cause(log: ServerLog, lines: Sequence[str], *, reason: str = "") -> "C
     """
     from gemma_serving.planning.planner import plan  # noqa: PLC0415 - the planner takes 0.1 s to load
     from gemma_serving.stacks.hooks.failure_hints import FailedStart, cause_of  # noqa: PLC0415 - as above
-    from gemma_serving.stacks.planned import to_deployment  # noqa: PLC0415 - as above
+    from gemma_serving.stacks.planned import to_question  # noqa: PLC0415 - as above
 
     try:
         settings = stack_settings(log.stack, project=log.project)
-        planned = plan(to_deployment(settings))
+        planned = plan(to_question(settings))
     except (CommandRefusedError, PlanningError):
         return None
     start = FailedStart(stack=log.stack, settings=settings, plan=planned)

@@ -40,7 +40,7 @@ from gemma_serving.scripts.plan.plan_options import (
     ComparisonOptions,
     GkeChoices,
     Judging,
-    Question,
+    QuestionOptions,
     Solving,
     given_options,
 )
@@ -90,7 +90,7 @@ _NEEDS: Final = (
 class PlanOptions:
     """Options of the command."""
 
-    question: Question
+    question: QuestionOptions
     comparison: ComparisonOptions
     solving: Solving
     judging: Judging
@@ -249,20 +249,16 @@ class PlannedQuestion:
 
 def plan_of_question(options: PlanOptions, quotas: Quotas = ()) -> PlannedQuestion:
     """Return the plan of a question, with the quotas that were read. Raises PlanningError."""
-    from msgspec import structs
-
     from gemma_serving.planning.cost.subject import examine
     from gemma_serving.planning.planner import plan_of
-    from gemma_serving.scripts.plan.question import deployment_from, wording_of
+    from gemma_serving.scripts.plan.question import question_from, wording_of
 
-    question = _with_checkpoint(options.question)
+    asked = replace(options, question=_with_checkpoint(options.question))
     today = datetime.now(UTC).date().isoformat()
-    deployment = structs.replace(deployment_from(question), today=today, quotas=quotas)
-    subject = examine(deployment)
-    asked = replace(options, question=question)
-    return PlannedQuestion(
-        options=asked, subject=subject, plan=plan_of(subject), wording=wording_of(question, deployment)
-    )
+    question = question_from(asked.question).changed(today=today, quotas=quotas)
+    subject = examine(question)
+    wording = wording_of(asked.question, question)
+    return PlannedQuestion(options=asked, subject=subject, plan=plan_of(subject), wording=wording)
 
 
 def verdict_of(planned: PlannedQuestion) -> ExitCode:
@@ -401,7 +397,7 @@ def _lacking(used: set[str]) -> Iterator[str]:
         yield "--accelerator and --device cannot be combined without --compare."
 
 
-def _with_checkpoint(question: Question) -> Question:
+def _with_checkpoint(question: QuestionOptions) -> QuestionOptions:
     """Return the question with the checkpoint of a family: the original, or the one stored in the requested precision."""
     from gemma_serving.planning.data.checkpoints import family, stored_as
 

@@ -1,10 +1,7 @@
 """One model on all accelerators: fit, capacity, speed and cost, and the cheapest that meets the limits."""
 
-import dataclasses
 import json
 from collections.abc import Mapping, Sequence
-
-from msgspec.structs import replace as replace_struct
 
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.planning.data.images import built_name
@@ -13,12 +10,12 @@ from gemma_serving.planning.model.catalog import refuse_absent
 from gemma_serving.planning.planner import plan
 from gemma_serving.planning.question.types import Plan
 from gemma_serving.planning.rules.alternatives import version_of
-from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.paths import with_changes
+from gemma_serving.planning.settings.question import Question
 from gemma_serving.planning.solve.plan_json import plan_json
 from gemma_serving.scripts.cli.command import print_text
-from gemma_serving.scripts.plan.plan_options import ComparisonOptions, Question
-from gemma_serving.scripts.plan.question import CommandWording, deployment_from
+from gemma_serving.scripts.plan.plan_options import ComparisonOptions, QuestionOptions
+from gemma_serving.scripts.plan.question import CommandWording, question_from
 from gemma_serving.scripts.plan.rows import Row, plan_cells, show_rows
 
 Compared = tuple[Plan, str | None]
@@ -26,7 +23,7 @@ Compared = tuple[Plan, str | None]
 
 
 def compare(
-    question: Question,
+    options: QuestionOptions,
     limits: ComparisonOptions,
     *,
     as_json: bool,
@@ -34,9 +31,9 @@ def compare(
     beside: Mapping[str, object] | None = None,
 ) -> ExitCode:
     """Print the comparison, as JSON with what stands beside it, or only what fits. Return 0 if one meets the limits, otherwise 2. Raises PlanningError."""
-    if question.model is not None:
-        refuse_absent(question.model)
-    rows = _rows(question, limits)
+    if options.model is not None:
+        refuse_absent(options.model)
+    rows = _rows(options, limits)
     enough = [one for one, _ in rows if one.cost.is_known and not one.unknown and _is_enough(one, limits)]
     chosen = enough[0] if enough else None
     if as_json:
@@ -51,28 +48,28 @@ def compare(
     return ExitCode.DONE if chosen else ExitCode.REFUSED
 
 
-def _rows(question: Question, limits: ComparisonOptions) -> list[Compared]:
+def _rows(options: QuestionOptions, limits: ComparisonOptions) -> list[Compared]:
     """Return a row for each accelerator and for a custom device, cheapest first, then unpriced ones, then those of unknown speed."""
-    asked = deployment_from(question)
-    if limits.min_context is not None and asked.vllm.max_model_len is None:
-        asked = replace_struct(asked, vllm=dataclasses.replace(asked.vllm, max_model_len=limits.min_context))
-    names = [a.name for a in ACCELERATORS.values() if question.platform in {None, *a.platforms}]
-    if question.accelerator:
-        names = [question.accelerator]
-    rows = [_compared(replace_struct(asked, accelerator=name, device=None)) for name in names]
-    if asked.device is not None:
-        rows.append((plan(replace_struct(asked, platform=None)), None))
+    asked = question_from(options)
+    if limits.min_context is not None and asked.settings.vllm.max_model_len is None:
+        asked = with_changes(asked, {"vllm.max_model_len": limits.min_context})
+    names = [a.name for a in ACCELERATORS.values() if options.platform in {None, *a.platforms}]
+    if options.accelerator:
+        names = [options.accelerator]
+    rows = [_compared(asked.changed(accelerator=name, device=None)) for name in names]
+    if asked.facts.device is not None:
+        rows.append((plan(asked.changed(platform=None)), None))
     return sorted(rows, key=lambda row: (bool(row[0].unknown), not row[0].cost.is_known, row[0].cost.usd_per_hour))
 
 
-def _compared(deployment: Deployment) -> Compared:
+def _compared(question: Question) -> Compared:
     """Return the plan, with an image of this project if only that is known to load the precision."""
-    planned = plan(deployment)
+    planned = plan(question)
     for finding in planned.findings:
         for remedy in finding.remedies if finding.id == "FIT06" else ():
             if "image" in remedy.changes and remedy.move is None:
                 image = {"image": remedy.changes["image"]}
-                return plan(with_changes(deployment, image)), built_name(version_of(image))
+                return plan(with_changes(question, image)), built_name(version_of(image))
     return planned, None
 
 

@@ -17,9 +17,9 @@ from gemma_serving.planning.settings.google_limits import PROMPT_PROBE
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.cli.command import print_text
 from gemma_serving.scripts.plan.gke import require_project
-from gemma_serving.scripts.plan.plan_options import Question
+from gemma_serving.scripts.plan.plan_options import QuestionOptions
 from gemma_serving.scripts.plan.question import settings_of
-from gemma_serving.stacks.planned import to_deployment
+from gemma_serving.stacks.planned import to_question
 from gemma_serving.stacks.server_command import PORT, PlannedServer
 
 _COMMAND: Final = r"""
@@ -35,9 +35,9 @@ gcloud run deploy ${base} --project=${project} --region=${region} --image=${imag
 """Keys are those of the settings of a service, or of `gcloud_command`."""
 
 
-def show_gcloud(question: Question, *, as_json: bool) -> ExitCode:
+def show_gcloud(options: QuestionOptions, *, as_json: bool) -> ExitCode:
     """Print the command. Raises as `gcloud_command`."""
-    settings, stack = settings_of(question), question.stack or ""
+    settings, stack = settings_of(options), options.stack or ""
     require_project(settings, stack)
     command = gcloud_command(settings, stack)
     print_text(json.dumps({"stack": stack, "command": command}) if as_json else command)
@@ -52,7 +52,7 @@ def gcloud_command(settings: Settings, stack: str) -> str:
             f"Stack {stack} is not a Cloud Run service that reads its weights from a mounted bucket, so gcloud alone cannot deploy it. "
             f"Run `gemma up {stack}`."
         )
-    planned = plan(to_deployment(settings, project_folder()))
+    planned = plan(to_question(settings, project_folder()))
     server = PlannedServer(settings=settings, plan=planned, names=names)
     probe = planned.startup.probe or PROMPT_PROBE
     limits = {

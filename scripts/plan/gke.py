@@ -11,14 +11,16 @@ from gemma_serving.planning.cost.subject import Subject
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.planning.solve.remedy_wording import Wording, finding_json
 from gemma_serving.scripts.cli.command import print_progress, print_text
-from gemma_serving.scripts.plan.plan_options import GkeChoices, Question
+from gemma_serving.scripts.plan.plan_options import GkeChoices, QuestionOptions
 from gemma_serving.scripts.plan.question import settings_of
 from gemma_serving.scripts.stack.settings import NO_PROJECT
 from gemma_serving.stacks.gke import judged_server
 from gemma_serving.stacks.planned import finding_text
 
 
-def show_gke(question: Question, choices: GkeChoices, subject: Subject, wording: Wording, *, as_json: bool) -> ExitCode:
+def show_gke(
+    question: QuestionOptions, choices: GkeChoices, subject: Subject, wording: Wording, *, as_json: bool
+) -> ExitCode:
     """Print the objects. Raises CommandRefusedError if findings block the plan or the objects, or if they name a project that is not set."""
     settings, stack = settings_of(question), question.stack or ""
     options = GkeOptions(

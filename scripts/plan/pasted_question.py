@@ -28,7 +28,7 @@ from gemma_serving.planning.settings.vllm_args import (
 )
 from gemma_serving.scripts.cli.lines import GLUE, wrapped
 from gemma_serving.scripts.plan.pasted import VARIABLE, pasted_server
-from gemma_serving.scripts.plan.plan_options import Question
+from gemma_serving.scripts.plan.plan_options import QuestionOptions
 from gemma_serving.scripts.plan.set_option import option_value
 
 _MODEL: Final = "--model"
@@ -64,13 +64,13 @@ class Pasted:
     words: Mapping[str, Sequence[str]]
     """Words that are not settings, by the keys of `_TITLES`: names, never the value of a secret."""
 
-    def asked(self, question: Question) -> Question:
+    def asked(self, question: QuestionOptions) -> QuestionOptions:
         """Return the question with the pasted server. Options of the command line count first."""
         image = {} if question.image or question.vllm else {"image": self.image, "vllm": self.vllm}
         place = question.accelerator or (None if question.device else self.accelerator or None)
         return replace(question, model=self.model, accelerator=place, set=(*self.pairs, *question.set), **image)
 
-    def lines(self, question: Question) -> Iterator[str]:
+    def lines(self, question: QuestionOptions) -> Iterator[str]:
         """Yield the lines below the plan of a question."""
         named = ("model", "accelerator", "image", "vllm")
         words = [[f"--{name}", value] for name in named if (value := getattr(question, name))]
@@ -88,7 +88,9 @@ class Pasted:
         yield from (f"{title}: {', '.join(self.words[key])}" for key, title in _TITLES.items() if self.words[key])
 
 
-def pasted(source: Path | None, line: Sequence[str], question: Question, *, drops_unknown: bool = False) -> Pasted:
+def pasted(
+    source: Path | None, line: Sequence[str], question: QuestionOptions, *, drops_unknown: bool = False
+) -> Pasted:
     """Return the server of a file or of a line, also without the flags that vLLM does not have. Raises PlanningError."""
     server = pasted_server(source, line)
     device = find_accelerator(question.accelerator or server.accelerator)

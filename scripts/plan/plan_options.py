@@ -13,7 +13,7 @@ NONE: Final = "none"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class QuestionOptions:
     """Deployment."""
 
     stack: Annotated[str | None, Option("Plan the settings of Pulumi.STACK.yaml.", metavar="STACK")] = None

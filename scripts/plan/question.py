@@ -1,4 +1,4 @@
-"""Options of the command, and the deployment that they describe."""
+"""Options of the command, and the question that they ask."""
 
 import dataclasses
 import json
@@ -6,8 +6,6 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, get_origin
-
-from msgspec.structs import replace as replace_struct
 
 from gemma_serving.cloud.model_files import PROJECT
 from gemma_serving.contracts.fields import as_mapping
@@ -20,17 +18,16 @@ from gemma_serving.planning.model.spec import ModelSpec
 from gemma_serving.planning.model.support import is_version
 from gemma_serving.planning.question.recommendation import TEXT_ONLY
 from gemma_serving.planning.rules.alternatives import version_of
-from gemma_serving.planning.settings.accepted import check_accepted
-from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.fields import file_key
-from gemma_serving.planning.settings.image import ImageSettings, image_of_version, named_image
+from gemma_serving.planning.settings.image import NO_IMAGE, ImageSettings, image_of_version, named_image
 from gemma_serving.planning.settings.paths import question_fields, with_changes
+from gemma_serving.planning.settings.question import Question
 from gemma_serving.planning.settings.reading import list_items
 from gemma_serving.planning.settings.vllm_args import OPTIONS, VllmOptions
 from gemma_serving.planning.settings.vllm_blocks import block_changes, stated_in_blocks
 from gemma_serving.planning.settings.workload import parse_workload
 from gemma_serving.planning.solve.remedy_wording import NO_STACK, Wording
-from gemma_serving.scripts.plan.plan_options import NONE, Question
+from gemma_serving.scripts.plan.plan_options import NONE, QuestionOptions
 from gemma_serving.scripts.plan.set_option import (
     OF_NAMED_IMAGE,
     OWN_OPTION,
@@ -57,7 +54,7 @@ class CommandWording(NamedTuple):
     """True if the command line may name a release with `--vllm`, which counts before the release of `--image`."""
     stack: str = NO_STACK
     in_blocks: tuple[str, ...] = ()
-    """Options of vLLM that the command line sets by keys of blocks (`Deployment.vllm_in_blocks`)."""
+    """Options of vLLM that the command line sets by keys of blocks (`Settings.vllm_in_blocks`)."""
 
     def change(self, changes: Mapping[str, object]) -> str:
         """Return the options that apply the changes."""
@@ -86,24 +83,20 @@ def _image_name(changes: Mapping[str, object]) -> str | None:
     return NONE if changes["image"] is None else built_name(version_of(changes))
 
 
-def deployment_from(question: Question) -> Deployment:
-    """Return the requested deployment. Raises PlanningError with one sentence for any error."""
-    ours = [pair for pair in question.set if question.stack is None or not _is_of_file(pair)]
-    found = _described(question) if question.stack is None else _of_stack(question)
-    if question.workload is not None:
-        found = replace_struct(found, workload=parse_workload(question.workload))
-    if question.stack is None:
+def question_from(options: QuestionOptions) -> Question:
+    """Return the question. Raises PlanningError with one sentence for any error."""
+    ours = [pair for pair in options.set if options.stack is None or not _is_of_file(pair)]
+    found = _described(options) if options.stack is None else _of_stack(options)
+    if options.workload is not None:
+        found = found.changed(workload=parse_workload(options.workload))
+    if options.stack is None:
         ours = [one for pair in ours for one in _flat(pair)]
     blocks = [pair for pair in ours if is_of_vllm_block(pair)]
     if blocks:
         found = with_changes(found, _of_vllm_blocks(blocks))
     rest = [pair for pair in ours if pair not in blocks]
     if rest:
-        found = with_changes(found, parse_set(rest, other_keys=() if question.stack is None else _file_keys()))
-    try:
-        check_accepted(found.accept_findings)
-    except ValueError as error:
-        raise PlanningError(f"--set acceptFindings: {error}.") from None
+        found = with_changes(found, parse_set(rest, other_keys=() if options.stack is None else _file_keys()))
     return found
 
 
@@ -141,32 +134,32 @@ def _of_vllm_blocks(pairs: Sequence[str]) -> Mapping[str, object]:
     return {**found, "vllm_in_blocks": tuple(stated_in_blocks(blocks))}
 
 
-def _described(question: Question) -> Deployment:
+def _described(options: QuestionOptions) -> Question:
     from gemma_serving.cloud.model_files import read_model  # noqa: PLC0415 - keeps --help fast
     from gemma_serving.planning.machine.devices import parse_device  # noqa: PLC0415 - only with --device
 
-    spec = _model_spec(question)
-    image = _image(question)
-    release = _given(question.vllm)
+    spec = _model_spec(options)
+    image = _image(options)
+    release = _given(options.vllm)
     if release is not None and not is_version(release):
         raise PlanningError(f'--vllm is "{release}"; it must be a release of vLLM, such as 0.25.1 or 0.29.1rc1.dev468.')
-    return Deployment(
-        model=question.model or (spec.name if spec else ""),
-        accelerator=question.accelerator or "",
-        platform=_given(question.platform),
-        quantization=_given(question.quantization),
-        vllm=VllmOptions(limit_mm_per_prompt=dict(TEXT_ONLY)) if question.text_only else VllmOptions(),
+    return Question().changed(
+        model=options.model or (spec.name if spec else ""),
+        accelerator=options.accelerator or "",
+        platform=_given(options.platform),
+        quantization=_given(options.quantization),
+        vllm=VllmOptions(limit_mm_per_prompt=dict(TEXT_ONLY)) if options.text_only else VllmOptions(),
         model_spec=spec,
-        draft_spec=read_model(question.draft_config) if question.draft_config else None,
+        draft_spec=read_model(options.draft_config) if options.draft_config else None,
         image=_image_settings(image, release),
-        device=parse_device(question.device) if question.device and _given(question.device) else None,
-        price_book=prices_of(question),
+        device=parse_device(options.device) if options.device and _given(options.device) else None,
+        price_book=prices_of(options),
     )
 
 
-def _image(question: Question) -> Image | None:
+def _image(options: QuestionOptions) -> Image | None:
     """Return the named image. Raises PlanningError for an unknown one, and for one of the other kind of accelerator."""
-    name, device = _given(question.image), find_accelerator(question.accelerator or "")
+    name, device = _given(options.image), find_accelerator(options.accelerator or "")
     if name is None:
         return None
     if name not in IMAGES:
@@ -178,10 +171,10 @@ def _image(question: Question) -> Image | None:
     return IMAGES[name]
 
 
-def _image_settings(image: Image | None, release: str | None) -> ImageSettings | None:
+def _image_settings(image: Image | None, release: str | None) -> ImageSettings:
     """Return the image of a question: the named one, with another release of vLLM an unknown build of it."""
     if release is None:
-        return None if image is None else named_image(image)
+        return NO_IMAGE if image is None else named_image(image)
     known = image_of_version(release)
     return known if image is None else dataclasses.replace(known, supports=image.supports, audio=image.decodes_audio)
 
@@ -235,12 +228,12 @@ def _as_in_a_file(key: str, text: str) -> object:
         raise PlanningError(f'--set {key} is "{text}"; {error}.') from None
 
 
-def settings_of(question: Question) -> "Settings":
+def settings_of(options: QuestionOptions) -> "Settings":
     """Return the settings of the question's stack with its changed keys, without running the engine. Raises PlanningError and SettingsError."""
     from gemma_serving.stacks.loading import from_file  # noqa: PLC0415 - only with --stack
 
-    changes = changes_of_file(filter(_is_of_file, question.set))
-    return from_file(settings_file(question.stack or "", ROOT), project=NO_PROJECT, changes=changes)
+    changes = changes_of_file(filter(_is_of_file, options.set))
+    return from_file(settings_file(options.stack or "", ROOT), project=NO_PROJECT, changes=changes)
 
 
 def changes_of_file(pairs: Iterable[str]) -> Mapping[str, object]:
@@ -254,45 +247,45 @@ def changes_of_file(pairs: Iterable[str]) -> Mapping[str, object]:
     return changes
 
 
-def _of_stack(question: Question) -> Deployment:
+def _of_stack(options: QuestionOptions) -> Question:
     """Return the deployment of a stack's settings. Raises PlanningError."""
-    from gemma_serving.stacks.planned import to_deployment  # noqa: PLC0415 - only with --stack
+    from gemma_serving.stacks.planned import to_question  # noqa: PLC0415 - only with --stack
 
-    settings = settings_of(question)
-    deployment = to_deployment(settings)
-    if question.from_hub:
+    settings = settings_of(options)
+    question = to_question(settings)
+    if options.from_hub:
         from gemma_serving.scripts.plan.model_source import from_hub  # noqa: PLC0415 - only with --from-hub
 
-        deployment = replace_struct(deployment, model_spec=from_hub(settings.model, save=question.save))
-    return replace_struct(deployment, price_book=prices_of(question)) if question.prices else deployment
+        question = question.changed(model_spec=from_hub(settings.model, save=options.save))
+    return question.changed(price_book=prices_of(options)) if options.prices else question
 
 
-def wording_of(question: Question, deployment: Deployment) -> Wording:
+def wording_of(options: QuestionOptions, question: Question) -> Wording:
     """Return the wording of findings: settings keys for a stack, options otherwise."""
-    if question.stack is None:
-        return CommandWording(has_release=question.vllm is not None, in_blocks=deployment.vllm_in_blocks)
+    if options.stack is None:
+        return CommandWording(has_release=options.vllm is not None, in_blocks=question.settings.vllm_in_blocks)
     from gemma_serving.stacks.settings_wording import StackWording  # noqa: PLC0415 - only with --stack
 
-    return StackWording(deployment, question.stack)
+    return StackWording(question, options.stack)
 
 
-def _model_spec(question: Question) -> ModelSpec | None:
+def _model_spec(options: QuestionOptions) -> ModelSpec | None:
     from gemma_serving.cloud.model_files import read_model  # noqa: PLC0415 - keeps --help fast
     from gemma_serving.scripts.plan.model_source import from_hub  # noqa: PLC0415 - keeps --help fast
 
-    if question.from_hub:
-        return from_hub(question.model or "", save=question.save)
-    if question.config is None:
+    if options.from_hub:
+        return from_hub(options.model or "", save=options.save)
+    if options.config is None:
         return None
-    return read_model(question.config, name=question.model)
+    return read_model(options.config, name=options.model)
 
 
-def prices_of(question: Question) -> PriceBook | None:
+def prices_of(options: QuestionOptions) -> PriceBook | None:
     """Return the prices of `--prices` with the refreshed ones; None without either. Raises PlanningError."""
     from gemma_serving.cloud.price_file import refreshed_book, with_refreshed  # noqa: PLC0415 - keeps --help fast
 
-    if question.prices is None:
+    if options.prices is None:
         return refreshed_book()
     from gemma_serving.cloud.model_files import read_object  # noqa: PLC0415 - only with --prices
 
-    return with_refreshed(PriceBook.from_mapping(read_object(question.prices)))
+    return with_refreshed(PriceBook.from_mapping(read_object(options.prices)))

@@ -9,13 +9,13 @@ from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.planning.question.recommendation import LEAST_CONTEXT
 from gemma_serving.planning.question.types import rounded
 from gemma_serving.planning.rules.findings import RULES
-from gemma_serving.planning.settings.deployment import NO_TPU
+from gemma_serving.planning.settings.question import NO_TPU
 from gemma_serving.planning.settings.workload import format_workload, parse_workload
 from gemma_serving.planning.solve.candidates import checkpoints_of, longest_request, rentable_accelerators
 from gemma_serving.planning.solve.search import ServiceLimits, Solution, SolutionSet, solve
 from gemma_serving.planning.units import ROUGH, figure, format_duration
 from gemma_serving.scripts.cli.command import print_progress, print_text
-from gemma_serving.scripts.plan.plan_options import ComparisonOptions, Question, Solving
+from gemma_serving.scripts.plan.plan_options import ComparisonOptions, QuestionOptions, Solving
 from gemma_serving.scripts.plan.question import prices_of
 from gemma_serving.scripts.plan.rows import Row, show_rows
 
@@ -26,7 +26,7 @@ HEADINGS: Final = ("model", "on", "$/h", "TTFT s", "TPOT ms", "tok/s", "$/M", "s
 class SolvedQuestion:
     """The result of a search, with its question."""
 
-    question: Question
+    question: QuestionOptions
     limits: ServiceLimits
     answer: SolutionSet
 
@@ -37,7 +37,7 @@ class SolvedQuestion:
 
 
 def solve_question(
-    question: Question, comparison: ComparisonOptions, solving: Solving, *, write: str | None, as_json: bool
+    question: QuestionOptions, comparison: ComparisonOptions, solving: Solving, *, write: str | None, as_json: bool
 ) -> ExitCode:
     """Print the deployments that meet the limits, and write the chosen one. Raises PlanningError."""
     path = None
@@ -64,7 +64,7 @@ def solve_question(
     return ExitCode.DONE
 
 
-def search(question: Question, comparison: ComparisonOptions, solving: Solving) -> SolvedQuestion:
+def search(question: QuestionOptions, comparison: ComparisonOptions, solving: Solving) -> SolvedQuestion:
     """Return the result of the options. Raises PlanningError."""
     workload = parse_workload(question.workload or "")
     limits = ServiceLimits(
@@ -182,7 +182,7 @@ def _json(found: SolvedQuestion, *, written: str | None) -> dict[str, Any]:
 
 def _row(one: Solution) -> dict[str, Any]:
     resolved, result = one.subject.resolved, one.answer
-    place = resolved.deployment.tpu.zones if resolved.is_tpu else (resolved.deployment.cloud_run.region,)
+    place = resolved.question.tpu.zones if resolved.is_tpu else (resolved.question.cloud_run.region,)
     return {
         "model": resolved.model_id,
         "quantization": resolved.scheme.name,
@@ -203,7 +203,7 @@ def _row(one: Solution) -> dict[str, Any]:
         "usd_per_hour": round(one.usd_per_hour, 4),
         "price_is_assumed": one.is_price_assumed,
         "is_recorded": one.is_recorded,
-        "ends_after_s": resolved.deployment.tpu.max_run_duration_s if resolved.is_tpu else None,
+        "ends_after_s": resolved.question.tpu.max_run_duration_s if resolved.is_tpu else None,
         "warnings": list(one.warnings),
         "usd_per_million_tokens": round(one.usd_per_million_tokens, 4),
         **rounded(result, ttft_s=4, tpot_s=6, output_tok_per_s=2, requests_per_s=4),

@@ -18,7 +18,7 @@ from gemma_serving.engine.atomic_file import replace_file
 from gemma_serving.engine.trial import without_secrets
 from gemma_serving.planning.data.images import IMAGES
 from gemma_serving.planning.errors import PlanningError
-from gemma_serving.planning.settings.deployment import Deployment
+from gemma_serving.planning.settings.question import Question
 from gemma_serving.planning.settings.secrets import SECRET_KEYS
 from gemma_serving.planning.settings.vllm_args import KEY_OF, VllmOptions
 from gemma_serving.planning.solve.search import ServiceLimits, Solution
@@ -144,7 +144,7 @@ def _head(file: StackFile) -> Iterator[str]:
     answer = file.solution.answer
     limits = file.limits
     chips = f"{resolved.accelerator.devices} {resolved.accelerator.name.partition('-')[0]} chip"
-    bought = "on demand" if resolved.deployment.tpu.forms[0].model == "standard" else "flex-start"
+    bought = "on demand" if resolved.question.tpu.forms[0].model == "standard" else "flex-start"
     slice_ = f"{chips}{'' if resolved.accelerator.devices == 1 else 's'}, {bought}"
     place = slice_ if resolved.is_tpu else f"Cloud Run with one {resolved.accelerator.name}"
     origin = "the cheapest deployment that gemma plan --solve found for this workload"
@@ -171,22 +171,22 @@ def _head(file: StackFile) -> Iterator[str]:
 def _config(file: StackFile) -> Iterator[str]:
     solution = file.solution
     resolved = solution.subject.resolved
-    deployment = solution.deployment
+    question = solution.question
     image = solution.image
     config: dict[str, object] = {
         "target": "tpu" if resolved.is_tpu else "cloud-run",
         "model": file.own_model[0] if file.own_model else resolved.model_id,
         "modelConfig": file.own_model and json.dumps(file.own_model[1]),
         "modelRevision": file.revision and json.dumps(file.revision),
-        "quantization": deployment.quantization,
+        "quantization": question.settings.quantization,
         "image": image,
         "weights": "hub" if resolved.weights_mode == "hub" and not file.is_off_hub else "bucket",
         # As the stacks of this repository, because a forgotten experiment costs the most.
         "maxAge": "24h" if resolved.is_tpu else "7d",
         "prices": file.prices and json.dumps(_from_root(file.prices)),
         "workload": inline_yaml(stated(solution.answer.workload, always=("input_tokens", "output_tokens"))),
-        "vllm": dict(_vllm(deployment.vllm)),
-        **_hardware(deployment),
+        "vllm": dict(_vllm(question.settings.vllm)),
+        **_hardware(question),
         "alerts": file.email and {"email": json.dumps(file.email)},
     }
     comments = dict(_COMMENTS)
@@ -217,10 +217,10 @@ def _from_root(path: Path) -> str:
     return str(whole.relative_to(ROOT.resolve()))
 
 
-def _hardware(deployment: Deployment) -> Mapping[str, object]:
+def _hardware(question: Question) -> Mapping[str, object]:
     """Return the block of the slice or of the service, with a line for each key."""
-    is_service = deployment.platform == "cloud-run"
-    block = deployment.cloud_run if is_service else deployment.tpu
+    is_service = question.facts.platform == "cloud-run"
+    block = question.cloud_run if is_service else question.tpu
     key = "cloudRun" if is_service else "tpu"
     return {key: {name: inline_yaml(value) for name, value in stated(block, always=("provisioning",)).items()}}
 

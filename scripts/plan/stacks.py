@@ -16,7 +16,7 @@ from gemma_serving.scripts.plan.question import ROOT
 from gemma_serving.scripts.plan.rows import Row, plan_cells, show_rows
 from gemma_serving.scripts.stack.settings import NO_PROJECT
 from gemma_serving.stacks.loading import SettingsError, from_file
-from gemma_serving.stacks.planned import to_deployment, today
+from gemma_serving.stacks.planned import to_question, today
 from gemma_serving.stacks.settings_wording import StackWording
 
 
@@ -67,8 +67,8 @@ def show_stacks(names: Sequence[str], *, as_json: bool) -> ExitCode:
 def _planned(name: str) -> PlannedStack:
     file = settings_file(name, ROOT)
     try:
-        deployment = to_deployment(from_file(file, project=NO_PROJECT), ROOT, today=today())
-        return PlannedStack(name=name, plan=plan(deployment), wording=StackWording(deployment, name))
+        question = to_question(from_file(file, project=NO_PROJECT), ROOT, today=today())
+        return PlannedStack(name=name, plan=plan(question), wording=StackWording(question, name))
     except (SettingsError, PlanningError) as error:
         if not file.is_file():
             raise PlanningError(str(error)) from None

@@ -21,7 +21,7 @@ from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.planning.settings.vllm_args import vllm_arguments
 from gemma_serving.planning.units import CLOSE, ROUGH, figure, format_duration
 from gemma_serving.stacks.loading import SettingsError, from_file, read_yaml
-from gemma_serving.stacks.planned import finding_text, to_deployment, today
+from gemma_serving.stacks.planned import finding_text, to_question, today
 from gemma_serving.stacks.settings_wording import StackWording, inline_yaml, stated
 
 UNKNOWN_PROJECT: Final = "unknown-project"
@@ -110,8 +110,8 @@ def _described(path: Path, stack: str, date: str) -> StackDescription:
     settings = from_file(path, project=UNKNOWN_PROJECT)
     shown = {**flat_settings(settings), **_encrypted(path)}
     try:
-        deployment = to_deployment(settings, path.parent, today=date)
-        planned = plan(deployment)
+        question = to_question(settings, path.parent, today=date)
+        planned = plan(question)
     except PlanningError as error:
         return StackDescription(stack=stack, settings=shown, error=masked(str(error)))
     flags = vllm_arguments(
@@ -132,7 +132,7 @@ def _described(path: Path, stack: str, date: str) -> StackDescription:
             DescribedFinding(
                 id=one.id,
                 severity=one.severity,
-                text=masked(finding_text(one, StackWording(deployment, stack))),
+                text=masked(finding_text(one, StackWording(question, stack))),
                 accepted=one.id in planned.accepted,
             )
             for one in planned.findings

@@ -24,7 +24,7 @@ from gemma_serving.scripts.preview.effects import HEADINGS, NEW_CAPACITY, StackE
 from gemma_serving.scripts.preview.plans import START, UNKNOWN_PROJECT, StackDescription, describe_stack
 from gemma_serving.scripts.stack.costs import ServerCosts, at_most, changed_rate, planned_rate, recorded_costs
 from gemma_serving.scripts.stack.settings import stack_settings
-from gemma_serving.stacks.planned import to_deployment, today
+from gemma_serving.stacks.planned import to_question, today
 
 _WITHOUT_RESTART: Final = (COLLECTOR_METADATA_KEY, REPOSITORIES_METADATA_KEY, SCRIPT_METADATA_KEY)
 """Metadata keys of a machine that the agent follows without its server, or reads at the next pull or boot."""
@@ -59,7 +59,7 @@ def upcoming(
     after = describe_stack(folder, stack, date=today())
     now, costs = deployed_stack(stack, preview)
     settings = stack_settings(stack, project=UNKNOWN_PROJECT, folder=folder)
-    planned = plan(to_deployment(settings, folder))
+    planned = plan(to_question(settings, folder))
     run = settings.cloud_run
     rate = planned_rate(planned.cost, None if run is None else (run.min_instances, run.max_instances))
     requests = _requests_capacity(changes)

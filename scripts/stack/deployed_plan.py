@@ -15,7 +15,7 @@ from gemma_serving.planning.settings.workload import Workload
 from gemma_serving.planning.speed.residuals import SmokeFigures, decode_band, smoke_figures
 from gemma_serving.planning.speed.serving import server_of, workload_plan
 from gemma_serving.stacks.loading import SettingsError, from_file
-from gemma_serving.stacks.planned import to_deployment
+from gemma_serving.stacks.planned import to_question
 
 if TYPE_CHECKING:
     from gemma_serving.planning.settings.stack import Settings
@@ -61,7 +61,7 @@ def _subject(stack: str, outputs: StackOutputs) -> Subject | None:
     path = project_folder() / f"Pulumi.{stack.rpartition('/')[2]}.yaml"
     try:
         settings = from_file(path, project=outputs.project)
-        subject = examine(to_deployment(settings))
+        subject = examine(to_question(settings))
     except (SettingsError, PlanningError):
         return None
     return subject if _is_deployed(settings, subject.resolved, outputs) else None

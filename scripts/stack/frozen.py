@@ -27,7 +27,7 @@ from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.cli.command import print_progress
 from gemma_serving.scripts.stack.dry_run_id import dry_run_id
 from gemma_serving.scripts.stack.settings import stack_settings
-from gemma_serving.stacks.planned import to_deployment
+from gemma_serving.stacks.planned import to_question
 
 PROGRAM: Final = (
     *("__main__.py", "Pulumi.yaml", "requirements.txt"),
@@ -121,7 +121,7 @@ def most_usd_per_hour(settings: Settings, folder: Path) -> float:
 
 def planned_cost(settings: Settings, folder: Path) -> CostPlan:
     """Return the planned cost of a stack whose files are in `folder`. Raises PlanningError."""
-    return planned(to_deployment(settings, folder)).cost
+    return planned(to_question(settings, folder)).cost
 
 
 def freeze(stack: str, into: Path, changes: Mapping[str, object] | None = None) -> FrozenProject:

@@ -37,7 +37,7 @@ from gemma_serving.scripts.stack.unfinished_teardown import forget
 from gemma_serving.scripts.up.returning import may_take_over, replace_cut_off
 from gemma_serving.stacks.deployed.home_region import home_region
 from gemma_serving.stacks.loading import read_yaml
-from gemma_serving.stacks.planned import require_unblocked, to_deployment, today
+from gemma_serving.stacks.planned import require_unblocked, to_question, today
 from gemma_serving.stacks.settings_wording import StackWording
 
 _ANSWER_LIMIT_S: Final = 60.0
@@ -150,8 +150,8 @@ def _require_zone(settings: Settings, facts: StackFacts) -> None:
 
 def _require_plan(stack: str, settings: Settings) -> None:
     """Raise CommandRefusedError if findings of the plan block a stack, and PlanningError if its settings cannot be planned."""
-    deployment = to_deployment(settings, runner.project_folder(), today=today())
-    require_unblocked(planner.plan(deployment), stack, StackWording(deployment, stack))
+    question = to_question(settings, runner.project_folder(), today=today())
+    require_unblocked(planner.plan(question), stack, StackWording(question, stack))
 
 
 def report_unknown(lines: Sequence[Diagnosis]) -> None:

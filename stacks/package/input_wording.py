@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from gemma_serving.planning.data.images import IMAGES
-from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.paths import with_changes
+from gemma_serving.planning.settings.question import Question
 from gemma_serving.planning.solve.remedy_wording import NO_STACK
 from gemma_serving.stacks.package.inputs import NOT_OFFERED
 from gemma_serving.stacks.package.schema import COMPONENTS
@@ -23,15 +23,15 @@ class InputWording:
 
     stack = NO_STACK
 
-    def __init__(self, deployment: Deployment) -> None:
+    def __init__(self, question: Question) -> None:
         """Use the inputs of the component that the deployment is planned for."""
-        self._deployment = deployment
+        self._question = question
 
     def inputs(self, changes: Mapping[str, object]) -> Mapping[str, object] | None:
         """Return the new values by input; None removes one. `target` is there if another component has them. None if no component has them."""
-        if with_changes(self._deployment, changes).platform not in TARGETS:
+        if with_changes(self._question, changes).facts.platform not in TARGETS:
             return None
-        found = file_changes(self._deployment, changes)
+        found = file_changes(self._question, changes)
         image = IMAGES.get(str(found.get("image")))
         if image is not None and image.build_context is not None:  # only a stack builds it
             return None

@@ -38,7 +38,7 @@ from gemma_serving.stacks.package.inputs import (
     outputs_in,
     read_inputs,
 )
-from gemma_serving.stacks.planned import finding_text, preview_lines, to_deployment, today
+from gemma_serving.stacks.planned import finding_text, preview_lines, to_question, today
 
 _OFF: Final = {"alerts": {"enabled": False}, "metrics": {"enabled": False}}
 """Settings whose defaults need resources that only a stack declares."""
@@ -116,10 +116,10 @@ def _context(component: str, given: ServerInputs, target: str, stated: Mapping[s
     if isinstance(given, TpuServerInputs) and block in stated:
         values[block] = {"compileCache": "machine", **as_mapping(stated[block])}
     settings = read_inputs(Settings, values, component, [*_problems(given, block, stated)])
-    deployment = to_deployment(settings, today=today())
-    subject = examine(deployment)
+    question = to_question(settings, today=today())
+    subject = examine(question)
     plan = plan_of(subject)
-    wording = InputWording(deployment)
+    wording = InputWording(question)
     _require_unblocked(component, plan, wording)
     for line, is_warning in preview_lines(plan, component, wording):
         if is_warning:

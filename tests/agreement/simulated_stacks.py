@@ -8,12 +8,12 @@ from pathlib import Path
 from gemma_serving.contracts.settings_files import settings_file, shipped_files
 from gemma_serving.planning.cost.subject import Subject, examine
 from gemma_serving.planning.planner import plan_of
-from gemma_serving.planning.settings.deployment import Deployment
+from gemma_serving.planning.settings.question import Question
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.planning.settings.vllm_args import vllm_arguments
 from gemma_serving.planning.speed.residuals import BURST_REQUESTS, SMOKE_OUTPUT_TOKENS, SMOKE_PROMPT_TOKENS
 from gemma_serving.stacks.loading import from_file
-from gemma_serving.stacks.planned import to_deployment
+from gemma_serving.stacks.planned import to_question
 from localcloud.vllm.arguments import Arguments, parse
 from localcloud.vllm.boot import Start, plan
 from localcloud.vllm.settings import read
@@ -92,14 +92,14 @@ def settings_of(stack: str) -> Settings:
 def served(stack: str, length: int | None = None, **options: object) -> Served:
     """Return a stack with a length and other vLLM options, or with its own ones."""
     settings = settings_of(stack)
-    deployment = to_deployment(settings, ROOT)
+    question = to_question(settings, ROOT)
     changed: Mapping[str, object] = {**options, **({} if length is None else {"max_model_len": length})}
-    return served_as(settings, replace(deployment, vllm=replace(deployment.vllm, **changed)))  # pyright: ignore[reportArgumentType]
+    return served_as(settings, question.changed(vllm=replace(question.settings.vllm, **changed)))  # pyright: ignore[reportArgumentType]
 
 
-def served_as(settings: Settings, deployment: Deployment) -> Served:
+def served_as(settings: Settings, question: Question) -> Served:
     """Return a changed deployment of a stack."""
-    subject = examine(deployment)
+    subject = examine(question)
     words = vllm_arguments(subject.resolved.vllm, model_or_path=subject.resolved.model_id)
     return Served(settings=settings, subject=subject, arguments=parse(["vllm", "serve", *words]))
 

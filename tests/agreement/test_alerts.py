@@ -15,7 +15,7 @@ from gemma_serving.contracts.settings_files import settings_file
 from gemma_serving.planning.cost.subject import examine
 from gemma_serving.stacks.loading import from_file
 from gemma_serving.stacks.observability import collector_text, declare_alerts
-from gemma_serving.stacks.planned import to_deployment
+from gemma_serving.stacks.planned import to_question
 from gemma_serving.stacks.server_command import PORT
 from localcloud.ledger.entries import load
 from localcloud.running.shims.collector import is_collector
@@ -61,7 +61,7 @@ def context(ownership, tmp_path):
         path = tmp_path / "Pulumi.x.yaml"
         path.write_text(yaml.safe_dump({"config": config}))
         settings, names = from_file(path, project=PROJECT), Names(project=PROJECT, stack="x")
-        subject = examine(to_deployment(settings))
+        subject = examine(to_question(settings))
         return SimpleNamespace(settings=settings, subject=subject, names=names, ownership=ownership)
 
     return of

@@ -9,7 +9,7 @@ from gemma_serving.planning.model.catalog import spec_of
 from gemma_serving.planning.model.hf_config import model_from_config
 from gemma_serving.planning.model.spec import tensors
 from gemma_serving.planning.planner import plan
-from gemma_serving.planning.settings.deployment import Deployment
+from gemma_serving.planning.settings.question import Question
 from localcloud.hub.content import files_of
 from localcloud.hub.repositories import repositories
 
@@ -55,4 +55,4 @@ def test_stated_sizes_agree_with_what_the_planner_computes():
 def checkpoint_bytes(name):
     if checkpoints.CHECKPOINTS[name].is_drafter:
         return sum(tensor.params for tensor in tensors(spec_of(name))) * 2
-    return plan(Deployment(model=name, accelerator="H200")).memory.checkpoint_gib * 2**30
+    return plan(Question().changed(model=name, accelerator="H200")).memory.checkpoint_gib * 2**30

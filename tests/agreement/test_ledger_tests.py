@@ -10,7 +10,7 @@ from gemma_serving.planning.data import checkpoints
 from gemma_serving.planning.data.prices import LIST_PRICES, instance_parts
 from gemma_serving.planning.planner import plan
 from gemma_serving.stacks.loading import from_file
-from gemma_serving.stacks.planned import to_deployment
+from gemma_serving.stacks.planned import to_question
 from localcloud.ledger.entries import load
 from localcloud.trials.attempt import Attempt, Surroundings
 from localcloud.trials.command import by_cost, cost_usd, own_usd
@@ -72,7 +72,7 @@ def critical():
 def usd_per_hour(stack):
     """The planner's price of one instance of a stack."""
     settings = from_file(settings_file(stack, ROOT), project="my-project")
-    return plan(to_deployment(settings, ROOT)).cost.usd_per_hour
+    return plan(to_question(settings, ROOT)).cost.usd_per_hour
 
 
 def rounded_up(usd):

@@ -19,14 +19,13 @@ from gemma_serving.planning.model.catalog import MODELS
 from gemma_serving.planning.model.support import support_of
 from gemma_serving.planning.planner import plan
 from gemma_serving.planning.question.features import served_features
-from gemma_serving.planning.settings.deployment import Deployment
+from gemma_serving.planning.settings.question import Question
 from gemma_serving.planning.settings.vllm_args import Modality, VllmOptions, vllm_arguments
 from gemma_serving.planning.settings.workload import Workload
 from localcloud.vllm.arguments import parse
 from localcloud.vllm.boot import plan as start_of
 from localcloud.vllm.requests import RequestError, check_items
 from localcloud.vllm.settings import read
-from tests.records import replace
 
 GPU, TPU = "H100", "v6e-8"
 ONE = {"image": Workload(images=1), "video": Workload(videos=1), "audio": Workload(audio_s=20)}
@@ -41,8 +40,8 @@ def is_served(model: str, modality: Modality, accelerator: str) -> bool:
     return block in data_file("models.json")[model]["config"] and row.answer == "yes"
 
 
-def server_takes(deployment: Deployment, modality: Modality) -> bool:
-    resolved = resolve(deployment)
+def server_takes(question: Question, modality: Modality) -> bool:
+    resolved = resolve(question)
     arguments = parse(["vllm", "serve", *vllm_arguments(resolved.vllm, model_or_path=resolved.model_id)])
     start = start_of(arguments, read({"VLLM_SIM_ACCELERATOR": TPU if resolved.is_tpu else ""}))
     assert start.model is not None
@@ -58,15 +57,15 @@ def server_takes(deployment: Deployment, modality: Modality) -> bool:
 def test_each_part_says_of_a_modality_what_the_table_says(modality: Modality, subtests: pytest.Subtests):
     for model, accelerator in product(MODELS, (GPU, TPU)):
         with subtests.test(f"{model} on {accelerator}"):
-            deployment = Deployment(model=model, accelerator=accelerator)
-            resolved = resolve(deployment)
-            asked = replace(deployment, workload=ONE[modality])
-            unset = replace(asked, vllm=VllmOptions(limit_mm_per_prompt={"image": 4}))
+            question = Question().changed(model=model, accelerator=accelerator)
+            resolved = resolve(question)
+            asked = question.changed(workload=ONE[modality])
+            unset = asked.changed(vllm=VllmOptions(limit_mm_per_prompt={"image": 4}))
             said = {
                 "outputs for smoke": getattr(served_features(resolved), f"{modality}s") > 0,
                 "findings": "WRK04" not in {one.id for one in plan(asked).findings},
                 "findings without limits": "WRK04" not in {one.id for one in plan(unset).findings},
-                "simulated server": server_takes(deployment, modality),
+                "simulated server": server_takes(question, modality),
             }
             if accelerator == GPU:
                 said["activations"] = modality in item_tokens(resolved)
@@ -76,7 +75,7 @@ def test_each_part_says_of_a_modality_what_the_table_says(modality: Modality, su
 def test_the_page_and_the_finding_name_the_models_of_the_table():
     page = (Path(__file__).resolve().parents[2] / "docs" / "features.md").read_text(encoding="utf-8")
     unheard = VllmOptions(limit_mm_per_prompt={"audio": 1})
-    found = plan(Deployment(model="google/gemma-4-31B-it", accelerator=GPU, vllm=unheard)).findings
+    found = plan(Question().changed(model="google/gemma-4-31B-it", accelerator=GPU, vllm=unheard)).findings
     text = page + next(one.message for one in found if one.id == "WRK07")
     sizes = {model: model.rpartition("gemma-4-")[2].removesuffix("-it") for model in MODELS}
     for words, modality, accelerator in (

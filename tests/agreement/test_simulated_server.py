@@ -14,12 +14,11 @@ from gemma_serving.planning.planner import plan
 from gemma_serving.planning.settings.cloud_run import MountMode
 from gemma_serving.planning.settings.paths import with_changes
 from gemma_serving.planning.speed.residuals import BURST_REQUESTS, smoke_figures
-from gemma_serving.stacks.planned import to_deployment
+from gemma_serving.stacks.planned import to_question
 from localcloud.vllm import recorded
 from localcloud.vllm.boot import Start
 from tests.agreement.simulated_stacks import ROOT, STACKS, Served, served, served_as, settings_of
 from tests.planning.corpus.measured import load
-from tests.records import replace
 
 KV_RATIO, START_RATIO = 1.3, 1.5
 TPU_MODES = ("hub", "disk", "streamer")
@@ -59,7 +58,7 @@ def test_memory_start_and_speed_are_near_the_plan_in_each_loading_mode(
     settings = settings_of(stack)
     for mode in TPU_MODES if settings.tpu is not None else typing.get_args(MountMode):
         with subtests.test(mode):
-            one = served_as(settings, replace(to_deployment(settings, ROOT), weights_mode=mode))
+            one = served_as(settings, to_question(settings, ROOT).changed(weights_mode=mode))
             start = one.start(tmp_path)
             assert start.capacity is not None, start.steps[-1].error
             memory = one.subject.memory
@@ -72,12 +71,12 @@ def test_memory_start_and_speed_are_near_the_plan_in_each_loading_mode(
 
 @pytest.mark.parametrize("stack", CLOUD_RUN)
 def test_the_least_memory_that_the_plan_accepts_without_a_finding_starts(stack: str, tmp_path: Path):
-    deployment = to_deployment(settings_of(stack), ROOT)
-    shipped = {finding.id for finding in plan(deployment).findings}
+    question = to_question(settings_of(stack), ROOT)
+    shipped = {finding.id for finding in plan(question).findings}
     accepted = (
         gib
-        for gib in range(1, deployment.cloud_run.memory_mib // 1024 + 1)
-        if {one.id for one in plan(with_changes(deployment, {"cloud_run.memory_mib": gib * 1024})).findings} <= shipped
+        for gib in range(1, question.cloud_run.memory_mib // 1024 + 1)
+        if {one.id for one in plan(with_changes(question, {"cloud_run.memory_mib": gib * 1024})).findings} <= shipped
     )
     start = served(stack).start(tmp_path, VLLM_SIM_MEMORY_LIMIT_MIB=str(1024 * next(accepted)))
     assert [step.error for step in start.steps if step.error is not None] == []

@@ -26,7 +26,7 @@ from gemma_serving.scripts.stage_model import __main__ as stage_model
 from gemma_serving.scripts.stage_model import bucket_creation, housekeeping, staging
 from gemma_serving.stacks.extra_checkpoints import extra_checkpoints
 from gemma_serving.stacks.loading import from_file
-from gemma_serving.stacks.planned import to_deployment
+from gemma_serving.stacks.planned import to_question
 from tests.cloud.conftest import PROJECT
 from tests.cloud.test_template_age import JULY
 from tests.engine_package.test_locks import dead_pid, refusal
@@ -371,8 +371,8 @@ def test_a_template_of_the_project_is_staged_beside_the_model_and_its_age_writte
     assert settings.bucket.templates == {"chat_template.jinja": "unknown", "./chat/tools.jinja": "2026-07"}
     assert not settings.bucket.parts
     notes = (
-        plan(to_deployment(settings)),
-        plan(to_deployment(replace(settings, vllm=replace(settings.vllm, chat_template=None)))),
+        plan(to_question(settings)),
+        plan(to_question(replace(settings, vllm=replace(settings.vllm, chat_template=None)))),
     )
     assert [[one.severity for one in each.findings if one.id == "MOD08"] for each in notes] == [[], ["info"]]
     assert sorted(contents(staging_world, extra.folder)) == [

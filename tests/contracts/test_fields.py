@@ -38,7 +38,7 @@ PLAN = PlanSummary(
     ),
     startup=StartupSummary(pull_s=60.0, load_s=90.5, compile_s=300.0, total_s=450.5, probe_budget_s=600),
     throughput=ThroughputSummary(decode_tok_per_s=120.0, saturated_tok_per_s=4_000.0),
-    cost=CostSummary(usd_per_hour=5.4, max_usd=21.6, usd_per_million_tokens=12.5),
+    cost=CostSummary(usd_per_hour=5.4, most_usd=21.6, usd_per_million_tokens=12.5),
 )
 OUTPUTS = StackOutputs(
     target="tpu",

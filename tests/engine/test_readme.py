@@ -19,7 +19,7 @@ from gemma_serving.planning.units import duration
 from gemma_serving.scripts.gemma.__main__ import main, overview
 from gemma_serving.scripts.gemma.first import FIRST_DAY
 from gemma_serving.stacks.loading import from_file
-from gemma_serving.stacks.planned import headline, to_deployment
+from gemma_serving.stacks.planned import headline, to_question
 from localcloud import cli
 from tests.pictures import words_of
 
@@ -112,7 +112,7 @@ def test_the_settings_file_of_the_readme_has_twelve_lines_and_the_plan_of_tpu_v6
     assert len(block.splitlines()) == 12
     (tmp_path / "Pulumi.readme.yaml").write_text(block)
     own, shipped = (
-        plan(to_deployment(from_file(path, project="my-project")))
+        plan(to_question(from_file(path, project="my-project")))
         for path in (tmp_path / "Pulumi.readme.yaml", ROOT / "Pulumi.tpu-v6e1.yaml")
     )
     assert [finding.id for finding in own.findings if finding.severity == "block"] == []
@@ -163,7 +163,7 @@ def test_each_price_that_a_page_states_of_a_stack_is_its_plans(printed):
     plans, stated = {}, 0
     for path in shipped_files(ROOT):
         name = path.name.split(".")[1]
-        plans[name] = plan(to_deployment(from_file(path, project="my-project")))
+        plans[name] = plan(to_question(from_file(path, project="my-project")))
     for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
         text = page.read_text()
         for wait, name in re.findall(r"(\d+ min \d+ s) for `([a-z0-9-]+)`", text):
@@ -204,8 +204,8 @@ def test_stacks_start_cost_and_idle_as_the_readme_says(printed, capsys):
     for name, start, per_hour, per_day, idle in rows:
         (row,) = [line for line in STACKS_PAGE.splitlines() if line.startswith(f"| `{name}` ")]
         assert f"| {start} |" in row, name
-        deployment = to_deployment(from_file(ROOT / f"Pulumi.{name}.yaml", project="my-project"))
-        assert f"Starts in about {start}. " in headline(plan(deployment)), name
+        question = to_question(from_file(ROOT / f"Pulumi.{name}.yaml", project="my-project"))
+        assert f"Starts in about {start}. " in headline(plan(question)), name
         main(("plan", name, "--json"))
         price = json.loads(capsys.readouterr().out)["cost"]["usd_per_hour"]
         assert (per_hour, per_day) == (f"${price:.2f}", f"${24 * price:.2f}"), name

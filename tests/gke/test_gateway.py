@@ -10,7 +10,7 @@ from gemma_serving.gke.objects import objects
 from gemma_serving.gke.rules import findings
 from gemma_serving.gke.server_inputs import GkeOptions
 from gemma_serving.planning.cost.subject import examine
-from gemma_serving.stacks.planned import to_deployment
+from gemma_serving.stacks.planned import to_question
 from tests.gke.test_objects import SHIPPED, made, pod_of, server_of, settings_of
 
 OPTIONS = GkeOptions(replicas=(1, 3), gateway="inference")
@@ -70,7 +70,7 @@ def test_an_answer_that_fills_the_context_of_a_full_server_is_not_cut(stack):
     settings = settings_of(stack)
     users = server_of(stack).concurrent_requests
     workload = dataclasses.replace(settings.workload, users=users)
-    subject = examine(to_deployment(dataclasses.replace(settings, workload=workload)))
+    subject = examine(to_question(dataclasses.replace(settings, workload=workload)))
     answer, policy = subject.workload, chart_values(stack)[2]
     tokens = subject.resolved.max_model_len
     assert policy["timeoutSec"] >= answer.ttft_s.high + answer.tpot_s.high * tokens

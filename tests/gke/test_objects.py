@@ -15,7 +15,7 @@ from gemma_serving.planning.cost.subject import examine
 from gemma_serving.planning.planner import plan_of
 from gemma_serving.stacks.gke import gke_server
 from gemma_serving.stacks.loading import from_file
-from gemma_serving.stacks.planned import to_deployment
+from gemma_serving.stacks.planned import to_question
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = {path.name.split(".")[1]: path for path in shipped_files(ROOT)}
@@ -50,7 +50,7 @@ def settings_of(stack, **changes):
 
 def server_of(stack, options=None, **changes):
     settings = settings_of(stack, **changes)
-    subject = examine(to_deployment(settings))
+    subject = examine(to_question(settings))
     return gke_server(settings, subject, plan_of(subject), stack, options or GkeOptions())
 
 

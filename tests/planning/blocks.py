@@ -3,7 +3,7 @@
 import dataclasses
 from functools import partial
 
-from gemma_serving.planning.settings.deployment import NO_SERVICE, NO_TPU
+from gemma_serving.planning.settings.question import NO_SERVICE, NO_TPU
 
 tpu_block = partial(dataclasses.replace, NO_TPU)
 service_block = partial(dataclasses.replace, NO_SERVICE)

@@ -20,7 +20,7 @@ from gemma_serving.planning.settings.image import ImageSettings
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.planning.settings.vllm_args import OPTIONS, REVISION, TOKENIZER_REVISION
 from gemma_serving.stacks.loading import SettingsError
-from gemma_serving.stacks.planned import to_deployment
+from gemma_serving.stacks.planned import to_question
 from gemma_serving.stacks.server_command import PlannedServer
 from tests.planning.test_remedies import STACKS, Values, apply, load
 
@@ -84,15 +84,15 @@ def configured(stack: str, edits: Values, *, release: str = "") -> Configured | 
     """Return the server of an edited stack; None if the edits cannot be read. `release`: vLLM in its image, otherwise the image's own."""
     try:
         settings = load(apply(STACKS[stack], edits))
-        deployment = to_deployment(settings)
+        question = to_question(settings)
         if release:
             image = ImageSettings(repository="", digest="", version=release)
-            deployment = msgspec.structs.replace(deployment, image=image)
-        subject = examine(deployment)
+            question = question.changed(image=image)
+        subject = examine(question)
     except (SettingsError, PlanningError):
         return None
     blocking = [name for name, severity in detected_findings(subject).items() if severity == "block"]
-    results = {name: RULES[name].result(subject) for name in blocking if name not in deployment.accept_findings}
+    results = {name: RULES[name].result(subject) for name in blocking if name not in question.settings.accept_findings}
     planned = cast("Plan", SimpleNamespace(vllm=subject.resolved.vllm))  # the words need no remedies, which take long
     server = PlannedServer(settings=settings, plan=planned, names=NAMES)
     messages = {name: result.message for name, result in results.items() if result is not None}

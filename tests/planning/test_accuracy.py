@@ -142,8 +142,8 @@ def test_every_deployment_that_ran_is_planned_to_fit(subtests: pytest.Subtests):
     assert len(ran) > 100
     for boot in ran:
         with subtests.test(boot.id):
-            image = boot.deployment.image or ImageSettings(repository="", digest="")
-            patched = replace(boot.deployment, image=replace(image, supports=("w4a16", "fp8")))
+            image = boot.deployment.settings.image or ImageSettings(repository="", digest="")
+            patched = boot.deployment.changed(image=replace(image, supports=("w4a16", "fp8")))
             found = plan_of(subject_of(replace(boot, deployment=patched) if boot.patched else boot))
             assert found.fits is (boot.id not in FEWER_BLOCKS), found.verdict
 
@@ -174,10 +174,10 @@ def test_a_card_counts_the_public_sources_of_its_decoding_and_prefill():
     for boot in MEASURED.boots:
         for figure in boot.figures:
             if figure.key in {"decode", "ttft"} and not figure.beyond:
-                found.get((chip(boot.deployment.accelerator), figure.key), set()).add(boot.sources[0].citation)
+                found.get((chip(boot.deployment.facts.accelerator), figure.key), set()).add(boot.sources[0].citation)
     for point in all_points():
-        deployment = MEASURED.deployments[point.deployment]
-        name = deployment.device.name if deployment.device else deployment.accelerator
+        question = MEASURED.deployments[point.deployment]
+        name = question.facts.device.name if question.facts.device else question.facts.accelerator
         for key, value in (("decode", point.tpot_ms), ("ttft", point.ttft_ms)):
             if value is not None:
                 found.get((chip(name), key), set()).add(MEASURED.sources[point.source].citation)

@@ -16,8 +16,8 @@ from gemma_serving.planning.planner import plan
 from gemma_serving.planning.question.recommendation import TEXT_ONLY
 from gemma_serving.planning.question.releases import keeps_stored_head, runners
 from gemma_serving.planning.question.resolved import Resolved
-from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.image import image_of_version
+from gemma_serving.planning.settings.question import Question
 from gemma_serving.planning.settings.vllm_args import VllmOptions
 from tests.planning.corpus.pages import PageRow, stored_pages
 from tests.records import replace
@@ -28,8 +28,8 @@ GEMMA = "google/gemma-4-"
 ASSISTANT = {"model": f"{GEMMA}31B-it-assistant", "num_speculative_tokens": 3}
 
 
-def asked(model: str, accelerator: str = "H100", version: str | None = None, **options: object) -> Deployment:
-    return Deployment(
+def asked(model: str, accelerator: str = "H100", version: str | None = None, **options: object) -> Question:
+    return Question().changed(
         model=f"{GEMMA}{model}",
         accelerator=accelerator,
         image=image_of_version(version),
@@ -63,7 +63,7 @@ def test_experts_have_two_workspaces_with_room_for_their_output():
         "max_num_seqs": 8,
     }
     found = asked("26B-A4B-it", "RTX PRO 6000", "0.19.0", **options, disable_chunked_mm_input=False)
-    assert plan(replace(found, quantization="fp8", platform="gce")).memory.kv_gib == pytest.approx(53.86, rel=0.02)
+    assert plan(found.changed(quantization="fp8", platform="gce")).memory.kv_gib == pytest.approx(53.86, rel=0.02)
 
 
 def test_the_encoder_gets_what_a_tenth_of_the_memory_holds_from_0_22():
@@ -178,7 +178,7 @@ def test_the_kernel_of_nvfp4_experts_before_0_21_has_three_more_copies_of_each_e
     nvfp4 = asked("26B-A4B-it", card, **options)
     old, new = (
         gpu_activation_gib(
-            resolve(replace(nvfp4, model="RedHatAI/gemma-4-26B-A4B-it-NVFP4", image=image_of_version(one)))
+            resolve(nvfp4.changed(model="RedHatAI/gemma-4-26B-A4B-it-NVFP4", image=image_of_version(one)))
         )
         for one in ("0.20.2", "0.21.0")
     )
@@ -191,7 +191,7 @@ def test_nccl_keeps_memory_of_captured_all_reduces_on_pcie_before_0_20():
     options = {"tensor_parallel_size": 4, "max_model_len": 8_192, "gpu_memory_utilization": 0.92}
 
     def severity(version: str, device: Accelerator, **more: object) -> str | None:
-        found = plan(replace(asked("31B-it", "", version, **options, **more), device=device)).findings
+        found = plan(asked("31B-it", "", version, **options, **more).changed(device=device)).findings
         return next((one.severity for one in found if one.id == "FIT05"), None)
 
     assert severity("0.19.0", four, max_num_seqs=256) == "block"
@@ -237,5 +237,5 @@ def test_graphs_of_an_amd_gpu_grow_with_the_layers():
     device = parse_device("memory=192GiB,bandwidth=5300GB/s,tflops=1307,usable=191.69GiB,name=MI300X")
     for model, without in (("26B-A4B-it", 0.8822), ("31B-it", 0.8659)):
         base = asked(model, "", "0.31.1rc1", max_num_seqs=1_024, max_num_batched_tokens=16_384)
-        subject = examine(replace(base, device=device))
+        subject = examine(base.changed(device=device))
         assert graph_gib(subject.resolved) == pytest.approx(191.69 * (0.9 - without), rel=0.07)

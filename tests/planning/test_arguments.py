@@ -19,26 +19,25 @@ from gemma_serving.planning.question.server_flags import (
     parse_arguments,
     removed_flags,
 )
-from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.finding import Finding
 from gemma_serving.planning.settings.image import image_of_version
 from gemma_serving.planning.settings.paths import with_changes
+from gemma_serving.planning.settings.question import Question
 from gemma_serving.planning.settings.vllm_args import OPTIONS, VllmOptions, vllm_arguments
 from gemma_serving.planning.solve.remedy_wording import message_of, remedy_of
 from gemma_serving.scripts.plan.question import CommandWording
-from tests.records import replace
 
 TABLE = data_file("flags.json")
 ROOT = Path(__file__).resolve().parents[2]
-GPU = Deployment(model="google/gemma-4-12B-it-qat-w4a16-ct", accelerator="L4")
+GPU = Question().changed(model="google/gemma-4-12B-it-qat-w4a16-ct", accelerator="L4")
 
 
-def found(deployment: Deployment, identifier: str) -> Finding | None:
-    return next((finding for finding in plan(deployment).findings if finding.id == identifier), None)
+def found(question: Question, identifier: str) -> Finding | None:
+    return next((finding for finding in plan(question).findings if finding.id == identifier), None)
 
 
-def with_arguments(*arguments: str) -> Deployment:
-    return replace(GPU, vllm=VllmOptions(extra_args=arguments))
+def with_arguments(*arguments: str) -> Question:
+    return GPU.changed(vllm=VllmOptions(extra_args=arguments))
 
 
 def problems(*arguments: str, version: str = "0.28.0") -> list[str]:
@@ -142,10 +141,10 @@ def test_a_version_between_two_releases_has_the_flags_of_both():
 
 @pytest.mark.parametrize("version", ["", "nightly", "0.18.1", "0.99.0", "25.09", "0.33.1rc1.dev3"])
 def test_an_image_outside_the_tables_is_only_warned_about(version: str):
-    finding = found(replace(with_arguments("--no-such-flag"), image=image_of_version(version)), "ARG02")
+    finding = found(with_arguments("--no-such-flag").changed(image=image_of_version(version)), "ARG02")
     assert finding is not None
     assert finding.severity == "warn"
-    own = found(replace(with_arguments("--max-model-len=9"), image=image_of_version(version)), "ARG01")
+    own = found(with_arguments("--max-model-len=9").changed(image=image_of_version(version)), "ARG01")
     assert own is not None
     assert own.severity == "block"
 
@@ -180,14 +179,14 @@ FLAGS = [
     )
 )
 def test_no_finding_ever_shows_a_secret_and_each_remedy_removes_its_finding(arguments: list[str]):
-    deployment = with_arguments(*arguments)
-    for finding in plan(deployment).findings:
+    question = with_arguments(*arguments)
+    for finding in plan(question).findings:
         said = f"{message_of(finding, CommandWording())} {remedy_of(finding, CommandWording())} {finding!r}"
         assert "canary" not in said
         if finding.id in {"SEC01", "ARG01", "ARG02"}:
             assert finding.remedies
             for remedy in finding.remedies:
-                assert found(with_changes(deployment, remedy.changes), finding.id) is None
+                assert found(with_changes(question, remedy.changes), finding.id) is None
 
 
 @given(st.lists(st.text("-=.azAZ09_ {}", max_size=12), max_size=6), st.sampled_from(["", *flag_releases()]))

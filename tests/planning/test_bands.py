@@ -5,7 +5,7 @@ import functools
 import pytest
 
 from gemma_serving.planning.memory.resolve import resolve
-from gemma_serving.planning.settings.deployment import Deployment
+from gemma_serving.planning.settings.question import Question
 from gemma_serving.planning.settings.workload import Workload
 from gemma_serving.planning.speed.bands import BANDS, Figure, Kind, band
 from tests.planning.corpus.sweeps import ComparedPoint, all_points, comparisons
@@ -27,7 +27,9 @@ def of_tpus(split: str, figure: Figure) -> list[ComparedPoint]:
 @pytest.mark.parametrize("key", BANDS)
 def test_a_band_contains_the_planned_value(key: tuple[Figure, Kind]):
     figure, kind = key
-    server = resolve(Deployment(model="google/gemma-4-E2B-it", accelerator="v6e-1" if kind == "tpu" else "H100"))
+    server = resolve(
+        Question().changed(model="google/gemma-4-E2B-it", accelerator="v6e-1" if kind == "tpu" else "H100")
+    )
     planned = band(figure, 2.0, server, Workload())
     assert 0 < planned.low <= planned.typical == 2.0 <= planned.high
 

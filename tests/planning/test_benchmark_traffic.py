@@ -5,7 +5,7 @@ import pytest
 from gemma_serving.planning.cost.subject import examine
 from gemma_serving.planning.memory.budget import memory_plan
 from gemma_serving.planning.memory.resolve import resolve
-from gemma_serving.planning.settings.deployment import Deployment
+from gemma_serving.planning.settings.question import Question
 from gemma_serving.planning.settings.vllm_args import VllmOptions
 from gemma_serving.planning.settings.workload import Workload
 from gemma_serving.planning.speed.serving import LoadedServer, server_of, workload_plan
@@ -18,7 +18,9 @@ USERS = 16.0
 
 def server(input_tokens: int = 1_024, users: int = 16) -> LoadedServer:
     options = VllmOptions(max_model_len=16_384, max_num_seqs=64, max_num_batched_tokens=4_096)
-    resolved = resolve(Deployment(model="google/gemma-4-31B-it", accelerator="H200", quantization="fp8", vllm=options))
+    resolved = resolve(
+        Question().changed(model="google/gemma-4-31B-it", accelerator="H200", quantization="fp8", vllm=options)
+    )
     workload = Workload(input_tokens=input_tokens, output_tokens=512, users=users)
     return server_of(resolved, memory_plan(resolved), workload)
 

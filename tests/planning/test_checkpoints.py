@@ -19,13 +19,13 @@ from gemma_serving.planning.model.spec import tensors
 from gemma_serving.planning.planner import plan
 from gemma_serving.planning.question.drafters import drafter_mismatch, drafters_for
 from gemma_serving.planning.question.types import Plan
-from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.finding import Finding
+from gemma_serving.planning.settings.question import Question
 from gemma_serving.planning.settings.vllm_args import VllmOptions
 from gemma_serving.planning.solve.candidates import checkpoints_of
 from tests.records import replace
 
-H100 = Deployment(model="google/gemma-4-31B-it", accelerator="H100")
+H100 = Question().changed(model="google/gemma-4-31B-it", accelerator="H100")
 
 
 def speculating(
@@ -50,13 +50,13 @@ def test_drafters_have_the_size_that_was_seen(model: str, seen_bytes: float):
 
 @pytest.mark.parametrize("spelled", ["31B", "31b-it", "Gemma 4 31B", "gemma4-31b-it", " gemma_4_31b "])
 def test_the_name_of_a_family_means_its_original(spelled: str):
-    assert plan(replace(H100, model=spelled)).model == "google/gemma-4-31B-it"
+    assert plan(H100.changed(model=spelled)).model == "google/gemma-4-31B-it"
     assert family(spelled)[0].id == "google/gemma-4-31B-it"
 
 
 def test_an_id_is_not_a_family_and_another_family_is_unknown():
     assert family("gemma-4-31B") == ()
-    assert plan(replace(H100, model="gemma-4-31B")).model == "google/gemma-4-31B"
+    assert plan(H100.changed(model="gemma-4-31B")).model == "google/gemma-4-31B"
     for name in ("gemma", "gemma-3-12b", "org/31B", "70B", ""):
         assert find_checkpoint(name) is None
 
@@ -67,14 +67,12 @@ def test_no_model_to_serve_is_a_drafter():
 
 def test_an_unknown_drafter_is_found_with_the_one_that_was_meant():
     def found(name: str) -> tuple[Plan, Finding]:
-        planned = plan(replace(H100, vllm=speculating(name)))
+        planned = plan(H100.changed(vllm=speculating(name)))
         return planned, next(finding for finding in planned.findings if finding.id == "WRK06")
 
     planned, finding = found("google/gemma-4-31B-assistant")
-    alone = plan(replace(H100, vllm=speculating(None, "ngram"))).memory
-    reserve_gib = (
-        unknown_drafter_bytes(resolve(replace(H100, vllm=speculating("google/gemma-4-31B-assistant")))) / 2**30
-    )
+    alone = plan(H100.changed(vllm=speculating(None, "ngram"))).memory
+    reserve_gib = unknown_drafter_bytes(resolve(H100.changed(vllm=speculating("google/gemma-4-31B-assistant")))) / 2**30
     assert planned.memory.weights_gib - alone.weights_gib == pytest.approx(reserve_gib)
     assert f"assumes {reserve_gib:.2f} GiB" in finding.message
     assert finding.remedies[0].changes == {
@@ -87,10 +85,10 @@ def test_an_unknown_drafter_is_found_with_the_one_that_was_meant():
 
 def test_a_config_stands_in_for_an_unknown_drafter_and_belongs_to_one():
     given = spec_of("google/gemma-4-31B-it-assistant")
-    deployment = replace(H100, vllm=speculating("org/unknown-head"), draft_spec=given)
-    assert resolve(deployment).drafter is given
+    question = H100.changed(vllm=speculating("org/unknown-head"), draft_spec=given)
+    assert resolve(question).drafter is given
     with pytest.raises(PlanningError, match="names no model"):
-        resolve(replace(H100, draft_spec=given))
+        resolve(H100.changed(draft_spec=given))
 
 
 def test_vocabularies_and_hidden_states_must_match():
@@ -121,16 +119,18 @@ def test_nothing_offers_an_absent_id():
         "drafters": {each for model in MODELS.values() for each in drafters_for(model)},
         "nearest ids": {each for one in ABSENT.values() for each in nearest_ids(one)},
     }
-    tight = Deployment(model="google/gemma-4-26B-A4B-it", accelerator="L4")  # bf16: every move is tried
-    for deployment in (tight, replace(tight, model=ABSENT_ID), replace(tight, accelerator="v6e-1")):
-        moves = (remedy.changes for finding in plan(deployment).findings for remedy in finding.remedies)
-        offers[f"remedies of {deployment.model}"] = {str(change["model"]) for change in moves if "model" in change}
+    tight = Question().changed(model="google/gemma-4-26B-A4B-it", accelerator="L4")  # bf16: every move is tried
+    for question in (tight, tight.changed(model=ABSENT_ID), tight.changed(accelerator="v6e-1")):
+        moves = (remedy.changes for finding in plan(question).findings for remedy in finding.remedies)
+        offers[f"remedies of {question.settings.model}"] = {
+            str(change["model"]) for change in moves if "model" in change
+        }
     assert {name: found & ABSENT.keys() for name, found in offers.items() if found & ABSENT.keys()} == {}
-    assert REPACK in offers[f"remedies of {tight.model}"] | offers[f"remedies of {ABSENT_ID}"]
+    assert REPACK in offers[f"remedies of {tight.settings.model}"] | offers[f"remedies of {ABSENT_ID}"]
 
 
 def test_an_absent_drafter_is_found_and_can_be_replaced():
-    planned = plan(replace(H100, vllm=speculating(ABSENT_ID, "draft_model")))
+    planned = plan(H100.changed(vllm=speculating(ABSENT_ID, "draft_model")))
     finding = next(one for one in planned.findings if one.id == "MOD04")
     assert finding.remedies
     for remedy in finding.remedies:

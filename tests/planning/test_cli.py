@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from gemma_serving.planning.settings.annotations import Matching, OneOf
-from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.fields import SettingField
 from gemma_serving.planning.settings.paths import question_fields, value_at
+from gemma_serving.planning.settings.question import Question
 from gemma_serving.planning.settings.vllm_args import BLOCK_KEYS
 from gemma_serving.scripts.cli.options import CommandParser, add_options, read_options
 from gemma_serving.scripts.plan.__main__ import main
-from gemma_serving.scripts.plan.question import CommandWording, Question, deployment_from
+from gemma_serving.scripts.plan.question import CommandWording, QuestionOptions, question_from
 
 ROOT = Path(__file__).resolve().parents[2]
 E2B = ("--model", "google/gemma-4-E2B-it", "--accelerator", "v6e-4")
@@ -143,6 +143,7 @@ VALUES: dict[object, object] = {
 
 EXAMPLES: dict[str, object] = {
     "accept_findings": ("PRB01", "TPU04"),
+    "endpoint_url": "https://models.example.com",
     "vllm.image_tokens": 560,
     "vllm.max_image_tokens": 560,
     "vllm.max_lora_rank": 32,
@@ -183,11 +184,11 @@ def allowed(field: SettingField) -> Iterator[object]:
         yield max(int(field.words["ge"]), 7)
 
 
-def question(*arguments: str) -> Deployment:
+def question(*arguments: str) -> Question:
     command = CommandParser()
-    add_options(command, Question)
+    add_options(command, QuestionOptions)
     words = ("--model", "google/gemma-4-E2B-it", "--accelerator", "v6e-1", *arguments)
-    return deployment_from(read_options(Question, command.parse_args(words)))
+    return question_from(read_options(QuestionOptions, command.parse_args(words)))
 
 
 def test_every_field_can_be_set_and_left_out_in_the_words_of_a_remedy():
@@ -202,7 +203,8 @@ def test_every_field_can_be_set_and_left_out_in_the_words_of_a_remedy():
         if kind.is_optional:
             without = shlex.split(CommandWording().change({path: None}).removeprefix("add "))
             assert value_at(question(*shlex.split(words), *without), path) is None, path
-    assert question("--set", "cloudRun.startupProbe.period=9s", "--set", "cloudRun.startupProbe=none") == plain
+    without = question("--set", "cloudRun.startupProbe.period=9s", "--set", "cloudRun.startupProbe=none")
+    assert without.cloud_run == plain.cloud_run
 
 
 IN_BLOCKS: Mapping[str, tuple[str, tuple[object, ...]]] = {
@@ -221,7 +223,7 @@ def test_a_remedy_names_the_block_that_the_command_line_uses(path: str):
     assert {path.removeprefix("vllm.") for path in IN_BLOCKS} == BLOCK_KEYS.keys()
     pair, values = IN_BLOCKS[path]
     given = ("--set", f"vllm.{pair}")
-    wording = CommandWording(in_blocks=question(*given).vllm_in_blocks)
+    wording = CommandWording(in_blocks=question(*given).settings.vllm_in_blocks)
     for value in values:
         words = shlex.split(wording.change({path: value}).removeprefix("add "))
         assert value_at(question(*given, *words), path) == value

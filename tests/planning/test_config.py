@@ -13,7 +13,7 @@ from gemma_serving.planning.model.hf_config import model_from_config
 from gemma_serving.planning.model.spec import active_params, linear_params, tensors, text_params
 from gemma_serving.planning.planner import plan
 from gemma_serving.planning.question.recommendation import TEXT_ONLY
-from gemma_serving.planning.settings.deployment import Deployment
+from gemma_serving.planning.settings.question import Question
 from gemma_serving.planning.settings.vllm_args import VllmOptions
 
 GIB = 2**30
@@ -105,7 +105,7 @@ def test_gemma_2_and_3_are_read_as_published():
     assert (two.rope_cache_dims, three.rope_cache_dims) == ((128,), (128, 8 * 128))
     assert any("vocab_size, sliding_window_pattern" in one for one in three.unmodelled)
     one, both = (
-        Deployment(model="gemma", accelerator=name, model_spec=two, vllm=VllmOptions(max_model_len=2_048))
+        Question().changed(model="gemma", accelerator=name, model_spec=two, vllm=VllmOptions(max_model_len=2_048))
         for name in ("L4", "L4x2")
     )
     assert not plan(one).fits
@@ -125,7 +125,7 @@ FP8_BLOCKS = {"num_bits": 8, "type": "float", "strategy": "block", "block_struct
 def test_a_card_without_fp8_repeats_the_scale_of_a_block_for_each_row(block: dict[str, object]):
     spec = model_from_config({**LLAMA_8B, "quantization_config": block}, name="other")
     ampere, hopper = (
-        plan(Deployment(model="other", accelerator=card, model_spec=spec)).memory.weights_gib
+        plan(Question().changed(model="other", accelerator=card, model_spec=spec)).memory.weights_gib
         for card in ("A100-80GB", "H100")
     )
     assert ampere - hopper == pytest.approx(linear_params(spec) * 2 / 128 / GIB)
@@ -136,7 +136,7 @@ def test_a_checkpoint_of_the_catalog_in_fp8_blocks_repeats_them_too():
     device = parse_device("memory=24GiB,bandwidth=936GB/s,tflops=71,usable=23.56GiB,count=2,name=RTX 3090")
     model = "RedHatAI/gemma-4-31B-it-FP8-block"
     text = VllmOptions(limit_mm_per_prompt=TEXT_ONLY)
-    found = plan(Deployment(model=model, accelerator=device.name, device=device, vllm=text))
+    found = plan(Question().changed(model=model, accelerator=device.name, device=device, vllm=text))
     assert found.memory.weights_gib == pytest.approx(15.85, rel=0.02)
 
 
@@ -162,7 +162,7 @@ def test_a_checkpoint_of_the_catalog_in_fp8_blocks_repeats_them_too():
 def test_quantized_checkpoints_are_smaller(block: dict[str, object], scheme: str):
     plain = model_from_config(LLAMA_8B, name="other")
     small = model_from_config({**LLAMA_8B, "quantization_config": block}, name="other")
-    p, q = (plan(Deployment(model="other", accelerator="L4", model_spec=s)) for s in (plain, small))
+    p, q = (plan(Question().changed(model="other", accelerator="L4", model_spec=s)) for s in (plain, small))
     assert q.quantization == scheme
     assert q.memory.weights_gib < p.memory.weights_gib * 0.65
 
@@ -173,9 +173,9 @@ def test_gpt_oss_takes_what_an_h100_logged(layers: int, experts: int, measured: 
     config = {**GPT_OSS, "num_hidden_layers": layers, "num_local_experts": experts}
     config["layer_types"] = GPT_OSS["layer_types"][:layers]
     spec = model_from_config(config, name="other")
-    assert plan(Deployment(model="other", accelerator="H100", model_spec=spec)).memory.weights_gib == pytest.approx(
-        measured, rel=0.005
-    )
+    assert plan(
+        Question().changed(model="other", accelerator="H100", model_spec=spec)
+    ).memory.weights_gib == pytest.approx(measured, rel=0.005)
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,8 @@ def test_embeddings_in_four_bits_count_as_such(target: str, table: float, per_la
     linear: dict[str, object] = {"quant_method": "compressed-tensors", "config_groups": {"group_1": groups["group_1"]}}
     some, none = (model_from_config({**config, "quantization_config": one}, name="other") for one in (block, linear))
     a, b = (
-        plan(Deployment(model="other", accelerator="H100", model_spec=spec)).memory.weights_gib for spec in (none, some)
+        plan(Question().changed(model="other", accelerator="H100", model_spec=spec)).memory.weights_gib
+        for spec in (none, some)
     )
     # vLLM only looks rows up in a packed table, so its output head is a second matrix in 4 bits (xbill9/gemma4-dev@0f041aee3b6b,
     # gpu-vllm-g4dn-2b-w4a16, 2026-09-30: 2.86 GiB of weights, and 2.64 GiB of files).
@@ -205,8 +206,8 @@ def test_embeddings_in_four_bits_count_as_such(target: str, table: float, per_la
 def test_a_conversion_that_leaves_attention_alone_is_larger():
     block = {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["model.language_model.layers.0.self_attn*"]}
     spec = model_from_config({**CONFIGS["31B"], "quantization_config": block}, name="other")
-    read = plan(Deployment(model="other", accelerator="H100", model_spec=spec))
-    known = plan(Deployment(model="nvidia/Gemma-4-31B-IT-NVFP4", accelerator="H100"))
+    read = plan(Question().changed(model="other", accelerator="H100", model_spec=spec))
+    known = plan(Question().changed(model="nvidia/Gemma-4-31B-IT-NVFP4", accelerator="H100"))
     assert read.quantization == "nvfp4-mlp"
     block["ignore"] = ["model.language_model.layers.0.self_attn*", "model.language_model.layers.0.mlp*"]
     assert (
@@ -219,7 +220,7 @@ def test_a_conversion_that_leaves_attention_alone_is_larger():
 def test_what_is_not_known_of_an_architecture_is_said():
     def not_known(config: dict[str, object], **more: object) -> str:
         spec = model_from_config(config, name="org/other", **more)  # pyright: ignore[reportArgumentType] - a test's shorthand
-        planned = plan(Deployment(model="org/other", accelerator="H100", model_spec=spec))
+        planned = plan(Question().changed(model="org/other", accelerator="H100", model_spec=spec))
         return next(finding.message for finding in planned.findings if finding.id == "MOD01")
 
     index = {"metadata": {"total_size": 16_060_522_496}}
@@ -283,5 +284,5 @@ def test_a_vision_tower_without_a_table_of_positions_is_planned():
     spec = model_from_config(config, name="own")
     assert spec.vision is not None
     assert spec.vision.positions == 0
-    planned = plan(Deployment(model="own", accelerator="H200", model_spec=spec))
+    planned = plan(Question().changed(model="own", accelerator="H200", model_spec=spec))
     assert planned.memory.activations_gib > 0

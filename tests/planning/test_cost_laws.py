@@ -33,8 +33,8 @@ from gemma_serving.planning.planner import plan
 from gemma_serving.planning.question.types import BillPart, CostPlan
 from gemma_serving.planning.settings.bucket import BucketSettings
 from gemma_serving.planning.settings.capacity_form import ProvisioningModel
-from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.observability import AlertSettings, MetricsSettings
+from gemma_serving.planning.settings.question import Question
 from gemma_serving.planning.settings.workload import DEFAULT_WORKLOAD, Workload
 from gemma_serving.planning.solve.plan_json import plan_json
 from gemma_serving.scripts.plan.question import CommandWording
@@ -49,13 +49,13 @@ MONTH_H = 730
 Rates = dict[tuple[str, str], int]
 RATES = st.fixed_dictionaries({(region, form): st.integers(1, 9) for region in REGIONS for form in FORMS})
 """US dollars per hour of the chip."""
-TPU = Deployment(model="google/gemma-4-E2B-it", accelerator="v6e-1", tpu=tpu_block(accelerator_type="v6e-1"))
-LARGE = Deployment(
+TPU = Question().changed(model="google/gemma-4-E2B-it", accelerator="v6e-1", tpu=tpu_block(accelerator_type="v6e-1"))
+LARGE = Question().changed(
     model="google/gemma-4-26B-A4B-it",
     accelerator="v6e-4",
     tpu=tpu_block(zones=("us-east5-a", "europe-west4-a"), max_run_duration_s=14_400),
 )
-RUN = Deployment(
+RUN = Question().changed(
     model="google/gemma-4-12B-it-qat-w4a16-ct", accelerator="L4", cloud_run=service_block(region="us-east4")
 )
 
@@ -67,8 +67,8 @@ def book_of(rates: Rates) -> PriceBook:
     return PriceBook.from_mapping({"as_of": "2026-11-20", "regions": regions})
 
 
-def cost_of(deployment: Deployment, **tpu: object) -> CostPlan:
-    return plan(replace(deployment, tpu=replace(deployment.tpu, **tpu)) if tpu else deployment).cost
+def cost_of(question: Question, **tpu: object) -> CostPlan:
+    return plan(question.changed(tpu=replace(question.tpu, **tpu)) if tpu else question).cost
 
 
 @effort(max_examples=examples(test=150, part=300, night=2000))
@@ -83,9 +83,9 @@ def test_the_dearest_place_of_what_is_requested_is_the_cost_and_a_form_that_noth
     rates: Rates, forms: list[ProvisioningModel], zones: list[str], ceiling: float | None, run: tuple[str, int | None]
 ):
     api, run_s = run
-    deployment = replace(TPU, price_book=book_of(rates))
+    question = TPU.changed(price_book=book_of(rates))
     settings = {"provisioning": tuple(forms), "zones": tuple(zones), "max_usd_per_hour": ceiling, "api": api}
-    cost = cost_of(deployment, **settings, max_run_duration_s=run_s)
+    cost = cost_of(question, **settings, max_run_duration_s=run_s)
     usd = {form: [rates[zone[:-2], form] for zone in zones] for form in forms}
     asked = {form: [rate for rate in usd[form] if ceiling is None or rate <= ceiling] for form in forms}
     requested = [form for form in forms if asked[form]]
@@ -113,7 +113,7 @@ def test_the_dearest_place_of_what_is_requested_is_the_cost_and_a_form_that_noth
         dearest = {form for form, of in most.items() if of == max(most.values())}
         assert cost.most_usd_basis.startswith(("one run of ", *(f"a month of {form}" for form in dearest)))
         assert cost.most_usd_basis.startswith("a month") == any(longest[form] is None for form in dearest)
-    problem = ceiling_problem(replace(deployment.tpu, **settings), deployment.price_book or PriceBook())
+    problem = ceiling_problem(replace(question.tpu, **settings), question.facts.price_book or PriceBook())
     assert (problem is not None) == (not requested)
     assert problem is None or problem.least_usd_per_hour == min(min(of) for of in usd.values())
 
@@ -127,7 +127,7 @@ def test_a_service_costs_its_least_instances_idle_and_a_month_of_its_most_at_mos
     keys = {"cloud_run_vcpu_usd_per_s": cpu, "cloud_run_gib_usd_per_s": 1, "cloud_run_l4_usd_per_s": gpu}
     block = replace(RUN.cloud_run, min_instances=least, max_instances=most, cpu=8, memory_mib=32 * 1024)
     book = PriceBook.from_mapping({**keys, "as_of": "2026-11-20"})
-    planned = plan(replace(RUN, cloud_run=block, price_book=book, measured_tok_per_s=measured))
+    planned = plan(RUN.changed(cloud_run=block, price_book=book, measured_tok_per_s=measured))
     cost, speed = planned.cost, planned.throughput
     hourly = 3600 * (8 * cpu + 32 + gpu)
     assert (cost.usd_per_hour, cost.lowest_usd_per_hour, cost.most_usd_per_hour) == (hourly,) * 3
@@ -147,7 +147,7 @@ def test_a_service_costs_its_least_instances_idle_and_a_month_of_its_most_at_mos
 
 def test_a_machine_of_compute_engine_costs_a_month_of_its_hours():
     for usd in (None, 1.5):
-        planned = plan(Deployment(model="google/gemma-4-E2B-it", accelerator="H100", price_book=gce(usd)))
+        planned = plan(Question().changed(model="google/gemma-4-E2B-it", accelerator="H100", price_book=gce(usd)))
         cost = planned.cost
         assert planned.running.always_on == "the machine"
         assert [name for name, _ in cost.parts_usd_per_hour] == ["a3-highgpu-1g"]
@@ -160,8 +160,8 @@ def test_a_machine_of_compute_engine_costs_a_month_of_its_hours():
 
 def test_the_oldest_price_dates_a_sum_and_a_tpu_without_zones_requests_no_form():
     half = PriceBook.from_mapping({"cloud_run_l4_usd_per_s": 0.001, "as_of": "2026-11-20"})
-    assert plan(replace(RUN, price_book=half)).cost.prices_as_of == plan(RUN).cost.prices_as_of < "2026-11-20"
-    nowhere = plan(replace(TPU, tpu=replace(TPU.tpu, provisioning=("spot",)))).cost
+    assert plan(RUN.changed(price_book=half)).cost.prices_as_of == plan(RUN).cost.prices_as_of < "2026-11-20"
+    nowhere = plan(TPU.changed(tpu=replace(TPU.tpu, provisioning=("spot",)))).cost
     assert (nowhere.endless_forms, nowhere.order) == ((), ())
 
 
@@ -184,8 +184,8 @@ def test_a_month_of_runs_costs_their_hours_starts_and_idle_time_and_is_even_wher
     rates: Rates, is_service: bool, least: int, workload: Workload | None
 ):
     block = replace(RUN.cloud_run, min_instances=least)
-    machine = replace(TPU, tpu=replace(TPU.tpu, zones=ZONES, max_run_duration_s=14_400), price_book=book_of(rates))
-    planned = plan(replace(replace(RUN, cloud_run=block) if is_service else machine, workload=workload))
+    machine = TPU.changed(tpu=replace(TPU.tpu, zones=ZONES, max_run_duration_s=14_400), price_book=book_of(rates))
+    planned = plan((RUN.changed(cloud_run=block) if is_service else machine).changed(workload=workload))
     running, start, hourly = planned.running, planned.startup, planned.cost.usd_per_hour
     assert start is not None
     start_s = start.total_s if start.cached_total_s is None else start.cached_total_s
@@ -238,7 +238,7 @@ def test_what_watches_a_stack_costs_its_conditions_and_samples_and_fires_above_a
         "metrics": MetricsSettings(enabled=metrics),
     }
     block = replace(RUN.cloud_run, min_instances=least, max_instances=2, cpu=8, memory_mib=32 * 1024)
-    subject = examine(replace(RUN, cloud_run=block, **of) if is_service else replace(TPU, **of))
+    subject = examine(RUN.changed(cloud_run=block, **of) if is_service else TPU.changed(**of))
     collects = subject.resolved.collects
     assert collects == (metrics if metrics is not None else enabled and not is_service)
     kinds = [False, True] if enabled or collects else [collects]
@@ -276,8 +276,8 @@ def test_what_watches_a_stack_costs_its_conditions_and_samples_and_fires_above_a
 # The bill.
 
 
-def bill(deployment: Deployment) -> dict[str, BillPart]:
-    return {part.name: part for part in plan(deployment).running.bill}
+def bill(question: Question) -> dict[str, BillPart]:
+    return {part.name: part for part in plan(question).running.bill}
 
 
 MODES: tuple[Literal["hub", "disk"], ...] = ("hub", "disk")
@@ -288,12 +288,9 @@ def test_the_bill_has_weights_images_and_traffic_where_they_are_kept_and_fetched
     mode: Literal["hub", "disk"], is_service: bool, count: int, bucket: str | None
 ):
     """Of the hub: through Cloud NAT at each start of a machine. Of a bucket: in its region, and from there to the dearest other one."""
-    deployment = replace(
-        RUN if is_service else replace(LARGE, tpu=replace(LARGE.tpu, zones=ZONES[:count])), weights_mode=mode
-    )
-    planned = plan(
-        replace(deployment, bucket=BucketSettings(existing="b", region=bucket) if bucket else BucketSettings())
-    )
+    place = RUN if is_service else LARGE.changed(tpu=replace(LARGE.tpu, zones=ZONES[:count]))
+    question = place.changed(weights_mode=mode)
+    planned = plan(question.changed(bucket=BucketSettings(existing="b", region=bucket) if bucket else BucketSettings()))
     speed, gib = planned.throughput, planned.memory.checkpoint_gib
     assert speed is not None
     regions = ["us-east4"] if is_service else [*dict.fromkeys(zone[:-2] for zone in ZONES[:count])]
@@ -325,7 +322,7 @@ def test_the_bill_has_weights_images_and_traffic_where_they_are_kept_and_fetched
 
 
 def test_a_larger_boot_disk_costs_more():
-    large = replace(LARGE, tpu=replace(LARGE.tpu, boot_disk_size_gb=1_000))
+    large = LARGE.changed(tpu=replace(LARGE.tpu, boot_disk_size_gb=1_000))
     assert bill(large)["boot disk, 1000 GiB"].usd == pytest.approx(10 * bill(LARGE)["boot disk, 100 GiB"].usd)
 
 
@@ -337,12 +334,12 @@ def test_a_commitment_has_the_price_of_the_dearest_region_where_that_is_known():
     }
     book = PriceBook.from_mapping({"regions": regions})
     zones = tpu_block(zones=("us-west4-a", "us-central1-a"), provisioning=("flex-start",))
-    v5e = Deployment(model="google/gemma-4-E2B-it", accelerator="v5e-4", tpu=zones)
-    assert plan(replace(v5e, price_book=book)).running.commitments == (
+    v5e = Question().changed(model="google/gemma-4-E2B-it", accelerator="v5e-4", tpu=zones)
+    assert plan(v5e.changed(price_book=book)).running.commitments == (
         ("v5e-4, commitment of 1 y", pytest.approx(4 * 0.75 * 730)),
         ("v5e-4, commitment of 3 y", pytest.approx(4 * 0.60 * 730)),
     )
-    elsewhere = replace(v5e, tpu=tpu_block(zones=("us-central1-a",)))
+    elsewhere = v5e.changed(tpu=tpu_block(zones=("us-central1-a",)))
     assert plan(elsewhere).running.commitments == ()
 
 
@@ -351,7 +348,7 @@ def test_what_is_under_a_cent_is_summed_as_other():
     assert other.name == "other (Cloud NAT, gateway; Cloud NAT, address)"
     assert other.usd == pytest.approx(0.0014 + 0.005)
     # A dearer address leaves the sum and gets a line of its own.
-    dear = replace(LARGE, price_book=PriceBook.from_mapping({"nat_address_usd_per_hour": 0.02}))
+    dear = LARGE.changed(price_book=PriceBook.from_mapping({"nat_address_usd_per_hour": 0.02}))
     assert bill(dear)["Cloud NAT, address"].usd == 0.02
     assert bill(dear)["other (Cloud NAT, gateway)"].usd == 0.0014
 
@@ -404,7 +401,7 @@ def test_a_form_above_the_ceiling_or_without_a_price_is_left_out_and_waits_for_n
 
 
 def test_a_ceiling_that_leaves_nothing_names_one_that_is_enough_or_that_no_price_is_known():
-    found = plan(replace(LARGE, tpu=ordered(provisioning=("standard", "spot"), max_usd_per_hour=1.0))).findings
+    found = plan(LARGE.changed(tpu=ordered(provisioning=("standard", "spot"), max_usd_per_hour=1.0))).findings
     remedies = [remedy for finding in found if finding.id == "CST07" for remedy in finding.remedies]
     assert [remedy.changes["tpu.max_usd_per_hour"] for remedy in remedies] == [5.62, None]
     assert known_usd_per_hour("v9-4", "spot", US) is None
@@ -426,7 +423,7 @@ def test_a_form_waits_for_the_shortest_of_its_limits(changes: dict[str, object],
 
 
 def test_the_order_is_in_the_json_plan():
-    planned = plan(replace(LARGE, tpu=ordered(zones=(US, UNKNOWN), max_usd_per_hour=6.0)))
+    planned = plan(LARGE.changed(tpu=ordered(zones=(US, UNKNOWN), max_usd_per_hour=6.0)))
     cost = cast("dict[str, Any]", plan_json(planned, CommandWording())["cost"])
     first, spot, standard = cost["order"]
     assert (first["form"], first["wait_s"], first["run_s"]) == ("flex-start", 600, 14_400)

@@ -19,8 +19,8 @@ from gemma_serving.planning.model.catalog import spec_of
 from gemma_serving.planning.model.support import is_between, kind_of_model, support_rows
 from gemma_serving.planning.question.records import CRASHES, Crash, severity_of
 from gemma_serving.planning.rules.findings import RULES, detected_findings
-from gemma_serving.planning.settings.deployment import NO_TPU, Deployment
 from gemma_serving.planning.settings.image import image_of_version
+from gemma_serving.planning.settings.question import NO_TPU, Question
 from gemma_serving.planning.settings.vllm_args import VllmOptions
 from gemma_serving.planning.settings.workload import Workload
 from gemma_serving.planning.speed.prefill import cached_tokens
@@ -132,14 +132,14 @@ class Drawn(Struct, frozen=True, kw_only=True):
         dies = crash.dies and self.drafter not in crash.sisters and (is_image or not crash.images)
         return "block" if dies else "warn"
 
-    def deployment(self) -> Deployment:
+    def question(self) -> Question:
         """Return the deployment, whose workload has a shared prefix."""
         off = {key: value for part in OFF.keys() - self.on for key, value in OFF[part].items()}
         options = off | {key: value for part in self.set_on for key, value in OPTIONS.get(part, {}).items()}
         if "a draft model" in self.set_on:
             options["speculative_config"] = {"model": self.drafter, "num_speculative_tokens": 3}
         flags = [flag for flag in FLAGS if flag in self.set_on]
-        return Deployment(
+        return Question().changed(
             model=self.model,
             accelerator=self.accelerator,
             quantization="fp8" if "fp8 while loading" in self.set_on else None,
@@ -150,7 +150,7 @@ class Drawn(Struct, frozen=True, kw_only=True):
 
     def message(self) -> str:
         """Return what the planner says."""
-        found = RULES["REL01"].result(examine(self.deployment()))
+        found = RULES["REL01"].result(examine(self.question()))
         return f"{found.severity}: {found.message} {found.advice}" if found else ""
 
 
@@ -189,7 +189,7 @@ def test_a_plan_names_a_record_if_and_only_if_the_deployment_has_what_fails(cras
             clause = row.asked or (row.dies if worst == "block" else row.likely)
             assert (f"{clause} ({row.source})" in said) is (severities[row.id] in (worst, "info")), (row.id, one)
         pairs = any(row.kind == "pair" and severities[row.id] for row in CRASHES.values())
-        cached = cached_tokens(resolve(one.deployment()), SHARED)
+        cached = cached_tokens(resolve(one.question()), SHARED)
         assert (cached == 0) is ("a prefix cache" not in one.on or pairs), one
         if advised := re.search(r"Or set image to a release from (\S+) by its digest", said):
             later = chance.choice(RELEASES[RELEASES.index(advised[1]) :])
@@ -203,7 +203,7 @@ def test_nothing_that_ran_is_blocked(boot: Boot):
 
 def test_the_corpus_has_boots_that_a_wider_row_would_block():
     """With 12B's draft model before 0.25.0, and with Gemma 4 on 0.27: both ran."""
-    drafted = [boot for boot in RAN if (boot.deployment.vllm.speculative_config or {}).get("model") == BASE]
+    drafted = [boot for boot in RAN if (boot.deployment.settings.vllm.speculative_config or {}).get("model") == BASE]
     assert [boot.deployment.image_version for boot in drafted] == ["0.22.0"]
     assert {detected_findings(subject_of(boot)).get("REL01") for boot in RAN} >= {"warn", None}
 
@@ -255,8 +255,8 @@ def test_each_other_precision_of_a_recorded_one_has_a_row_too_or_a_reason(subtes
         for ((scheme, kind, width), sister), accelerator in itertools.product(STORED.items(), ON_GPU):
             if kind not in kinds or scheme == "bf16" or (scheme, width) == recorded:
                 continue
-            deployment = Deployment(model=sister, accelerator=accelerator, image=image_of_version(release))
-            subject = examine(deployment)
+            question = Question().changed(model=sister, accelerator=accelerator, image=image_of_version(release))
+            subject = examine(question)
             has_row = detected_findings(subject).get("FIT06") in {"warn", "block"}
             is_same = name in CRASHES and severity_of(CRASHES[name], subject.resolved)
             with subtests.test(f"{name} {sister} {accelerator} {release}"):

@@ -20,7 +20,7 @@ from gemma_serving.planning.units import figure
 from gemma_serving.scripts.plan.question import CommandWording
 from gemma_serving.scripts.plan.table import show
 from gemma_serving.stacks.loading import from_file
-from gemma_serving.stacks.planned import headline, to_deployment
+from gemma_serving.stacks.planned import headline, to_question
 from tests.records import replace
 
 STACKS = [stack_of_file(path.name) for path in shipped_files(PROJECT) if path.parent == PROJECT]
@@ -65,8 +65,8 @@ def check_digits(plan: Plan) -> None:
 )
 @pytest.mark.parametrize("stack", STACKS)
 def test_no_figure_of_a_stack_has_more_digits_than_are_known(stack: str, load: dict[str, Any]):
-    deployment = to_deployment(from_file(settings_file(stack, PROJECT), project="my-project"))
-    check_digits(plan_of(examine(replace(deployment, workload=Workload(**load)))))
+    question = to_question(from_file(settings_file(stack, PROJECT), project="my-project"))
+    check_digits(plan_of(examine(question.changed(workload=Workload(**load)))))
 
 
 @given(st.floats(1e-3, 1e12), st.integers(1, 6))
@@ -81,7 +81,7 @@ def test_a_figure_is_the_nearest_number_with_its_digits(value: float, digits: in
 def test_speed_and_price_of_one_request_have_the_band_of_the_smoke_checks(
     stack: str, capsys: pytest.CaptureFixture[str]
 ):
-    subject = examine(to_deployment(from_file(settings_file(stack, PROJECT), project="my-project")))
+    subject = examine(to_question(from_file(settings_file(stack, PROJECT), project="my-project")))
     plan = plan_of(subject)
     show(plan, CommandWording())
     text = capsys.readouterr().out

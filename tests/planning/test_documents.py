@@ -4,7 +4,7 @@ import pytest
 
 from gemma_serving.planning.cost.subject import examine
 from gemma_serving.planning.data.overheads import CONSTANTS
-from gemma_serving.planning.settings.deployment import Deployment
+from gemma_serving.planning.settings.question import Question
 from gemma_serving.planning.solve.explain import explain
 from tests.planning.corpus.documents import planned_rows, read_off, reported_range, times_off
 
@@ -30,7 +30,7 @@ def test_a_row_that_set_a_constant_is_marked_so():
 
 def test_explain_names_the_figures_that_are_far_from_a_plan_in_one_line_with_the_page():
     near, far = (
-        dict(explain(examine(Deployment(model="google/gemma-4-26B-A4B-it", accelerator=one))))
+        dict(explain(examine(Question().changed(model="google/gemma-4-26B-A4B-it", accelerator=one))))
         for one in ("H200", "v6e-4")
     )
     assert "Documents" not in near

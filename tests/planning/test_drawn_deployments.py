@@ -20,9 +20,9 @@ from gemma_serving.planning.planner import plan_of
 from gemma_serving.planning.rules.findings import RULES
 from gemma_serving.planning.settings.annotations import Matching, OneOf
 from gemma_serving.planning.settings.bucket import BucketSettings
-from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.image import image_of_version
 from gemma_serving.planning.settings.paths import question_fields, with_changes
+from gemma_serving.planning.settings.question import Question
 from gemma_serving.planning.settings.vllm_args import IMAGE_TOKENS, VllmOptions
 from gemma_serving.planning.solve.explain import explain
 from gemma_serving.planning.solve.faster_start import faster_start
@@ -146,17 +146,17 @@ def odd(path: str) -> st.SearchStrategy[Any]:
 
 
 @st.composite
-def deployments(draw: st.DrawFn) -> Deployment:
+def questions(draw: st.DrawFn) -> Question:
     """A model on an accelerator, up to ten fields with usual values, and sometimes one with an odd value."""
     accelerator, platform = draw(st.sampled_from(PLACES))
-    plain = Deployment(model=draw(st.sampled_from(model_ids())), accelerator=accelerator, platform=platform)
+    plain = Question().changed(model=draw(st.sampled_from(model_ids())), accelerator=accelerator, platform=platform)
     paths = sorted(question_fields().keys() - CHOSEN)
     changes = {path: draw(usual(path)) for path in draw(st.lists(st.sampled_from(paths), max_size=10, unique=True))}
     if draw(st.integers(0, 3)) == 0:
         path = draw(st.sampled_from(paths))
         changes[path] = draw(odd(path))
     own = {name: draw(values) for name, values in OF_THE_PROGRAM.items() if draw(st.integers(0, 4)) == 0}
-    return replace(with_changes(plain, changes), **own)
+    return with_changes(plain, changes).changed(**own)
 
 
 OF_THE_PROGRAM: Mapping[str, st.SearchStrategy[Any]] = {
@@ -182,17 +182,17 @@ drawn = settings(
 
 @pytest.mark.law
 @drawn
-@given(deployments())
-@example(Deployment(model="google/gemma-4-31B-it", accelerator="v6e-4", vllm=VllmOptions(max_model_len=-1)))
-@example(with_changes(Deployment(model="google/gemma-4-E2B-it", accelerator="v6e-1"), {"tpu.provisioning": ()}))
-def test_a_drawn_deployment_has_a_plan_or_one_sentence(deployment: Deployment):
-    check(deployment)
+@given(questions())
+@example(Question().changed(model="google/gemma-4-31B-it", accelerator="v6e-4", vllm=VllmOptions(max_model_len=-1)))
+@example(with_changes(Question().changed(model="google/gemma-4-E2B-it", accelerator="v6e-1"), {"tpu.provisioning": ()}))
+def test_a_drawn_deployment_has_a_plan_or_one_sentence(question: Question):
+    check(question)
 
 
-def check(deployment: Deployment) -> None:
+def check(question: Question) -> None:
     """Assert that the planner answers with numbers and valid fixes, or with one sentence."""
     try:
-        subject = examine(deployment)
+        subject = examine(question)
         plan = plan_of(subject)
     except PlanningError as error:
         check_sentence(str(error))
@@ -204,12 +204,12 @@ def check(deployment: Deployment) -> None:
         assert finding.id in RULES
         assert remedy_of(finding, WORDING) or finding.severity != "block"
         for remedy in finding.remedies:
-            examine(with_changes(deployment, remedy.changes))  # a fix is never an invalid question
+            examine(with_changes(question, remedy.changes))  # a fix is never an invalid question
     assert all(isinstance(line, str) for _, lines in explain(subject) for line in lines)
     if (faster := faster_start(subject)) is not None:
         json.dumps(faster.to_json(WORDING), allow_nan=False)
         assert faster.text(WORDING)
-        assert examine(with_changes(deployment, faster.changes)).startup.total_s < subject.startup.total_s
+        assert examine(with_changes(question, faster.changes)).startup.total_s < subject.startup.total_s
     check_sentence(text_only_start(subject, WORDING) or ".")
     check_lengths(subject)
 

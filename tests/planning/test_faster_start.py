@@ -22,7 +22,7 @@ from gemma_serving.planning.units import duration
 from gemma_serving.scripts.gemma.__main__ import main
 from gemma_serving.scripts.plan.question import CommandWording
 from gemma_serving.stacks.loading import from_file
-from gemma_serving.stacks.planned import to_deployment
+from gemma_serving.stacks.planned import to_question
 from gemma_serving.stacks.settings_wording import StackWording
 
 ROOT = Path(__file__).parents[2]
@@ -35,7 +35,7 @@ NO_VPC = {"cloudRun.directVpc": False, "cloudRun.compileCache": "off"}
 def subject(stack: str, **changes: object) -> Subject:
     path = settings_file(stack, ROOT)
     return examine(
-        to_deployment(
+        to_question(
             from_file(path, project="my-project", changes=changes if stack.startswith("tpu") else {**NO_VPC, **changes})
         )
     )
@@ -49,14 +49,14 @@ def found(stack: str, **changes: object) -> FasterStart:
 
 def text(stack: str, **changes: object) -> str:
     one = subject(stack, **changes)
-    return found(stack, **changes).text(StackWording(one.resolved.deployment, stack))
+    return found(stack, **changes).text(StackWording(one.resolved.question, stack))
 
 
 @pytest.mark.parametrize("stack", CLOUD_RUN)
 def test_the_change_that_it_names_starts_as_fast_as_it_states(stack: str):
     before = subject(stack)
     faster = found(stack)
-    after = examine(with_changes(before.resolved.deployment, faster.changes))
+    after = examine(with_changes(before.resolved.question, faster.changes))
     assert faster.present.start_s == pytest.approx(before.startup.total_s)
     assert faster.mode.start_s == pytest.approx(after.startup.total_s)
     assert after.startup.total_s < before.startup.total_s
@@ -110,7 +110,7 @@ def test_more_memory_is_the_price_where_buffered_reads_do_not_fit_and_the_image_
     faster = found("l4-qat-002", **small, image=image, acceptFindings=["FIT06"])
     assert dict(faster.changes) == {"weights_mode": "fuse-buffered", "cloud_run.memory_mib": 20_480}
     one = subject("l4-qat-002", **small, image=image, acceptFindings=["FIT06"])
-    said = faster.text(StackWording(one.resolved.deployment, "l4-qat-002"))
+    said = faster.text(StackWording(one.resolved.question, "l4-qat-002"))
     assert re.search(r"; \$0\.02/h more \(20 GiB, 8 vCPU\)\. Set .*cloudRun\.memory: 20Gi", said)
 
 
@@ -131,7 +131,7 @@ def test_every_answer_is_one_of_the_modes_and_fits(given: tuple[str, str]):
 
 def text_only(before: Subject) -> tuple[str, Mapping[str, object]]:
     """Return the text about a start for text only, and the settings that it names; empty if none is named."""
-    shown = text_only_start(before, StackWording(before.resolved.deployment))
+    shown = text_only_start(before, StackWording(before.resolved.question))
     return shown, yaml.safe_load(shown.rpartition(". Set ")[2].removesuffix(".")) or {}
 
 
@@ -194,7 +194,7 @@ def test_the_plan_of_a_tpu_names_the_price_and_the_end_of_its_stored_programs(st
         "A teardown deletes programs and key; with maxAge 24 h, a guard does so every 24 h: the next start is a first one."
         in text
     )
-    at_home = stored_programs(examine(with_changes(archived.resolved.deployment, changes)))
+    at_home = stored_programs(examine(with_changes(archived.resolved.question, changes)))
     assert ("traffic" in at_home, "guard" in at_home) == (False, False)
     assert stored_programs(subject(stack, **{"tpu.compileCache": "machine"})) == ""
 

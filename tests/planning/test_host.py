@@ -9,32 +9,31 @@ from gemma_serving.planning.machine.hardware import ACCELERATORS
 from gemma_serving.planning.memory.host_memory import load_peak_gib, smallest_instance
 from gemma_serving.planning.memory.resolve import resolve
 from gemma_serving.planning.planner import plan
-from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.finding import Finding
 from gemma_serving.planning.settings.observability import MetricsSettings
 from gemma_serving.planning.settings.paths import with_changes
+from gemma_serving.planning.settings.question import Question
 from gemma_serving.planning.settings.vllm_args import VllmOptions
 from tests.planning.blocks import service_block
-from tests.records import replace
 
 MODELS = {"L4": "google/gemma-4-E2B-it-qat-w4a16-ct", "RTX PRO 6000": "google/gemma-4-12B-it"}
 
 
-def on(accelerator: str, memory_gib: float = 0, vcpu: int = 0, **more: str) -> Deployment:
+def on(accelerator: str, memory_gib: float = 0, vcpu: int = 0, **more: str) -> Question:
     """Return a small model there; 0 is the usual size of a service."""
     model, run = (
         MODELS.get(accelerator, "google/gemma-4-E2B-it"),
         service_block(cpu=vcpu, memory_mib=round(memory_gib * 1024), compile_cache="off"),
     )
-    return Deployment(model=model, accelerator=accelerator, cloud_run=run, **more)
+    return Question().changed(model=model, accelerator=accelerator, cloud_run=run, **more)
 
 
 def size(gib: int, vcpu: int) -> dict[str, object]:
     return {"cloud_run.memory_mib": gib * 1024, "cloud_run.cpu": vcpu}
 
 
-def found(deployment: Deployment) -> Finding | None:
-    return next((finding for finding in plan(deployment).findings if finding.id == "HST01"), None)
+def found(question: Question) -> Finding | None:
+    return next((finding for finding in plan(question).findings if finding.id == "HST01"), None)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +48,7 @@ def found(deployment: Deployment) -> Finding | None:
     ],
 )
 def test_what_the_platform_does_not_rent_is_refused_with_a_way_out(
-    bad: Deployment, said: str, changes: dict[str, object]
+    bad: Question, said: str, changes: dict[str, object]
 ):
     finding = found(bad)
     assert finding is not None
@@ -87,7 +86,7 @@ def test_every_remedy_is_rented(accelerator: str, memory_gib: float, vcpu: int):
 
 def test_a_host_that_the_quota_carries_once_comes_with_one_instance():
     """Every size that Cloud Run rents beside the GPU needs more than half of this quota."""
-    wrong = Deployment(
+    wrong = Question().changed(
         model="google/gemma-4-E2B-it",
         accelerator="RTX PRO 6000",
         cloud_run=service_block(cpu=4, max_instances=2, cpu_quota=20),
@@ -100,7 +99,7 @@ def test_a_host_that_the_quota_carries_once_comes_with_one_instance():
 
 def test_each_replica_on_a_machine_loads_the_weights_by_itself():
     one, two = (
-        plan(replace(on("v6e-4"), vllm=VllmOptions(tensor_parallel_size=2, data_parallel_size=replicas))).memory
+        plan(on("v6e-4").changed(vllm=VllmOptions(tensor_parallel_size=2, data_parallel_size=replicas))).memory
         for replicas in (1, 2)
     )
     assert two.load_peak_host_gib == 2 * one.load_peak_host_gib
@@ -108,7 +107,7 @@ def test_each_replica_on_a_machine_loads_the_weights_by_itself():
 
 def test_a_file_that_vllm_converts_while_loading_passes_through_the_host_in_its_own_precision():
     stored, converted = (
-        plan(Deployment(model="google/gemma-4-12B-it", accelerator="RTX PRO 6000", quantization=one)).memory
+        plan(Question().changed(model="google/gemma-4-12B-it", accelerator="RTX PRO 6000", quantization=one)).memory
         for one in (None, "fp8")
     )
     assert converted.checkpoint_gib == stored.checkpoint_gib
@@ -125,5 +124,5 @@ def test_a_streamed_start_needs_the_server_its_buffer_and_five_quarters_of_the_o
 
 def test_a_collector_takes_vcpu_and_memory_of_the_instance():
     alone = on("L4")
-    collected = replace(alone, metrics=MetricsSettings(enabled=True))
+    collected = alone.changed(metrics=MetricsSettings(enabled=True))
     assert [smallest_instance(resolve(one), 16) for one in (alone, collected)] == [(16.0, 4.0), (20.0, 8.0)]

@@ -13,7 +13,7 @@ from gemma_serving.planning.planner import plan
 from gemma_serving.planning.question.types import Plan
 from gemma_serving.planning.rules.findings import RULES
 from gemma_serving.stacks.loading import from_file
-from gemma_serving.stacks.planned import finding_text, to_deployment
+from gemma_serving.stacks.planned import finding_text, to_question
 from gemma_serving.stacks.settings_wording import StackWording
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -284,8 +284,8 @@ def edited(folder: Path, incident: Incident) -> Path:
 
 
 def planned(path: Path) -> tuple[Plan, StackWording]:
-    deployment = to_deployment(from_file(path, project="my-project"), today=TODAY)
-    return plan(deployment), StackWording(deployment)
+    question = to_question(from_file(path, project="my-project"), today=TODAY)
+    return plan(question), StackWording(question)
 
 
 def test_every_rule_is_reached_from_a_settings_file():

@@ -9,8 +9,8 @@ from gemma_serving.planning.memory.weights import weights_of
 from gemma_serving.planning.model.catalog import model_ids
 from gemma_serving.planning.model.hf_config import model_from_config
 from gemma_serving.planning.planner import plan
-from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.paths import with_changes
+from gemma_serving.planning.settings.question import Question
 from gemma_serving.planning.settings.vllm_args import VllmOptions
 from tests.laws import examples
 
@@ -22,8 +22,8 @@ laws = settings(
 )
 
 
-def deployed(model: str, accelerator: str, **options: object) -> Deployment:
-    return Deployment(
+def deployed(model: str, accelerator: str, **options: object) -> Question:
+    return Question().changed(
         model=model,
         accelerator=accelerator,
         vllm=VllmOptions(**options),  # pyright: ignore[reportArgumentType] - a test's shorthand
@@ -47,7 +47,7 @@ def test_a_checkpoint_has_two_bytes_for_each_parameter(layers, kv_heads, tied, e
     layer = attention + feed_forward + 2 * hidden
     params = len(layers) * layer + vocab * hidden * (1 if tied else 2) + hidden
     spec = model_from_config({"model_type": "drawn", **config}, name="drawn")
-    sizes = weights_of(resolve(Deployment(model="drawn", accelerator="H200", model_spec=spec)))
+    sizes = weights_of(resolve(Question().changed(model="drawn", accelerator="H200", model_spec=spec)))
     assert sizes.checkpoint == 2 * params
     assert sizes.device - sizes.tables == 2 * params
 

@@ -6,12 +6,12 @@ from gemma_serving.planning.cost.loading_modes import MODES, loading_modes
 from gemma_serving.planning.cost.subject import examine
 from gemma_serving.planning.data.overheads import constant
 from gemma_serving.planning.planner import plan
-from gemma_serving.planning.settings.deployment import Deployment, WeightsMode
+from gemma_serving.planning.settings.question import Question, WeightsMode
 from gemma_serving.planning.units import GIB
 from tests.planning.blocks import service_block
 from tests.records import replace
 
-L4_26B = Deployment(
+L4_26B = Question().changed(
     model="google/gemma-4-26B-A4B-it-qat-w4a16-ct",
     accelerator="L4",
     platform="cloud-run",
@@ -20,8 +20,8 @@ L4_26B = Deployment(
 )
 
 
-def mode(name: WeightsMode, deployment: Deployment = L4_26B, **run: object) -> Deployment:
-    return replace(deployment, weights_mode=name, cloud_run=replace(deployment.cloud_run, **run))  # pyright: ignore[reportArgumentType]
+def mode(name: WeightsMode, question: Question = L4_26B, **run: object) -> Question:
+    return question.changed(weights_mode=name, cloud_run=replace(question.cloud_run, **run))  # pyright: ignore[reportArgumentType]
 
 
 def test_one_row_is_the_chosen_one():
@@ -31,7 +31,7 @@ def test_one_row_is_the_chosen_one():
 
 @pytest.mark.parametrize("changes", [{"weights_mode": "image"}, {"platform": "gce"}])
 def test_only_a_service_with_a_bucket_has_ways_to_choose(changes: dict[str, str]):
-    assert loading_modes(examine(replace(L4_26B, **{"weights_mode": None, **changes}))) == ()  # pyright: ignore[reportArgumentType]
+    assert loading_modes(examine(L4_26B.changed(**{"weights_mode": None, **changes}))) == ()  # pyright: ignore[reportArgumentType]
 
 
 def test_kept_graphs_shorten_every_start_but_the_first_and_the_break_even_counts_that():

@@ -19,8 +19,8 @@ from gemma_serving.planning.planner import plan
 from gemma_serving.planning.question.resolved import Resolved
 from gemma_serving.planning.question.types import MemoryPlan, Plan
 from gemma_serving.planning.rules.findings import detected_findings
-from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.paths import with_changes
+from gemma_serving.planning.settings.question import Question
 from gemma_serving.planning.settings.vllm_args import VllmOptions
 from gemma_serving.scripts.plan.__main__ import main
 from gemma_serving.stacks.planned import headline
@@ -34,7 +34,7 @@ STEP = examples(test=5, part=1, night=1)
 
 def planned(model: str, accelerator: str, **options: object) -> Plan:
     return plan(
-        Deployment(
+        Question().changed(
             model=f"google/gemma-4-{model}",
             accelerator=accelerator,
             vllm=VllmOptions(**options),  # pyright: ignore[reportArgumentType] - a test's shorthand
@@ -51,7 +51,7 @@ def outcome(p: Plan) -> str:
 def test_the_planners_own_defaults_are_far_from_every_edge(subtests: pytest.Subtests):
     for model, (accelerator, platform) in islice(product(model_ids(), PLACES), 0, None, STEP):
         with subtests.test(f"{model} on {accelerator}, {platform}"):
-            p = plan(Deployment(model=model, accelerator=accelerator, platform=platform))
+            p = plan(Question().changed(model=model, accelerator=accelerator, platform=platform))
             assert "FIT05" not in {f.id for f in p.findings}
             if p.fits:
                 assert p.margin is None
@@ -65,7 +65,7 @@ def test_a_utilization_of_1_dies_everywhere(subtests: pytest.Subtests):
     for model, (accelerator, platform) in islice(product(MODELS, PLACES), 0, None, STEP):
         with subtests.test(f"{model} on {accelerator}, {platform}"):
             options = VllmOptions(gpu_memory_utilization=1.0)
-            p = plan(Deployment(model=model, accelerator=accelerator, platform=platform, vllm=options))
+            p = plan(Question().changed(model=model, accelerator=accelerator, platform=platform, vllm=options))
             assert not p.fits
             assert {f.id: f.severity for f in p.findings}["FIT05"] == "block"
 
@@ -79,7 +79,7 @@ def test_a_gpu_starts_only_with_the_budget_free_beside_its_context():
 
 
 def test_a_load_within_three_per_cent_of_the_device_may_fail():
-    base = Deployment(model="google/gemma-4-12B-it-qat-w4a16-ct", accelerator="L4")
+    base = Question().changed(model="google/gemma-4-12B-it-qat-w4a16-ct", accelerator="L4")
     resolved = resolve(base)
     peak = memory_plan(resolved).load_peak_device_gib
     for usable_gib, close in ((peak * 1.02, True), (peak * 1.04, False)):
@@ -89,7 +89,7 @@ def test_a_load_within_three_per_cent_of_the_device_may_fail():
 
 
 def test_what_certainly_fails_at_one_limit_does_not_only_perhaps_fail_at_another():
-    memory = memory_plan(resolve(Deployment(model="google/gemma-4-12B-it-qat-w4a16-ct", accelerator="L4")))
+    memory = memory_plan(resolve(Question().changed(model="google/gemma-4-12B-it-qat-w4a16-ct", accelerator="L4")))
     close = replace(memory, usable_gib=memory.load_peak_device_gib * 1.02)
     assert margin_of(close) == edges_of_memory(close)[0]
     assert margin_of(replace(close, kv_gib=0.0)) is None
@@ -173,7 +173,7 @@ def with_usable(resolved: Resolved, usable_gib: float) -> Resolved:
 def resolved_or_skip(model: str, place: tuple[str, str], options: VllmOptions) -> Resolved:
     accelerator, platform = place
     try:
-        return resolve(Deployment(model=model, accelerator=accelerator, platform=platform, vllm=options))
+        return resolve(Question().changed(model=model, accelerator=accelerator, platform=platform, vllm=options))
     except PlanningError:
         reject()
 
@@ -210,12 +210,12 @@ def test_a_need_that_is_planned_may_fail_on_both_sides(model: str, place: tuple[
 @given(st.sampled_from(model_ids()), st.sampled_from(PLACES), OPTIONS)
 def test_every_remedy_of_an_edge_leads_away_from_it(model: str, place: tuple[str, str], options: VllmOptions):
     accelerator, platform = place
-    deployment = Deployment(model=model, accelerator=accelerator, platform=platform, vllm=options)
+    question = Question().changed(model=model, accelerator=accelerator, platform=platform, vllm=options)
     try:
-        findings = [f for f in plan(deployment).findings if f.id in {"FIT05", "FIT09"}]
+        findings = [f for f in plan(question).findings if f.id in {"FIT05", "FIT09"}]
     except PlanningError:
         return
     for finding in findings:
         assert finding.remedies or finding.severity == "warn"
         for remedy in finding.remedies:
-            assert finding.id not in {f.id for f in plan(with_changes(deployment, remedy.changes)).findings}
+            assert finding.id not in {f.id for f in plan(with_changes(question, remedy.changes)).findings}

@@ -14,8 +14,8 @@ def starts_of_the_corpus() -> dict[str, tuple[int, int]]:
     """Return by card the boots with a time of a whole start, and those with times of parts alone."""
     found = {"whole": Counter[str](), "parts": Counter[str]()}
     for boot in load().boots:
-        device = boot.deployment.device
-        card = device.name.rpartition(" x ")[2] if device else ACCELERATORS[boot.deployment.accelerator].family
+        device = boot.deployment.facts.device
+        card = device.name.rpartition(" x ")[2] if device else ACCELERATORS[boot.deployment.facts.accelerator].family
         timed = {figure.key for figure in boot.figures} & {*STARTS}
         if timed:
             found["whole" if timed & {*WHOLE_STARTS} else "parts"][card] += 1
@@ -26,10 +26,10 @@ def test_a_checkpoint_names_the_cards_on_which_public_logs_show_it_running():
     found = defaultdict[str, set[str]](set)
     for boot in load().boots:
         asked = boot.deployment
-        served = find_checkpoint(asked.model)
-        is_as_published = asked.model_spec is None and not asked.quantization and not asked.device
+        served = find_checkpoint(asked.settings.model)
+        is_as_published = asked.facts.model_spec is None and not asked.settings.quantization and not asked.facts.device
         if boot.outcome == "runs" and is_as_published and served is not None and served.id in CHECKPOINTS:
-            found[served.id].add(card_of(asked.accelerator))
+            found[served.id].add(card_of(asked.facts.accelerator))
     assert {name: {*one.runs_on} for name, one in CHECKPOINTS.items() if one.runs_on} == found
 
 

@@ -19,7 +19,7 @@ from gemma_serving.planning.memory.weights import _share, weights_of
 from gemma_serving.planning.model.catalog import spec_of
 from gemma_serving.planning.model.spec import Tensor
 from gemma_serving.planning.question.resolved import Resolved, Runtime
-from gemma_serving.planning.settings.deployment import Deployment
+from gemma_serving.planning.settings.question import Question
 from gemma_serving.planning.settings.vllm_args import VllmOptions
 from gemma_serving.planning.speed.startup import xla_programs
 from tests.records import replace
@@ -30,7 +30,7 @@ GEMMA = "google/gemma-4-"
 
 def resolved(model: str, accelerator: str, quantization: str | None = None, **options: object) -> Resolved:
     return resolve(
-        Deployment(
+        Question().changed(
             model=f"{GEMMA}{model}",
             accelerator=accelerator,
             quantization=quantization,
@@ -97,7 +97,7 @@ def test_packed_tables_are_padded_and_whole_on_each_chip(accelerator: str, gib: 
         is_multimodal=False,
         accepts_audio=False,
     )
-    plan = memory_plan(resolve(Deployment(model="", model_spec=text, accelerator=accelerator)))
+    plan = memory_plan(resolve(Question().changed(model="", model_spec=text, accelerator=accelerator)))
     assert plan.weights_gib == pytest.approx(gib, rel=0.005)
 
 
@@ -212,7 +212,8 @@ def test_a_stated_length_is_never_shortened():
     cards = (parse_device(f"memory={gib}GiB,bandwidth=936GB/s,tflops=71,name=card") for gib in range(24, 36))
     stated = VllmOptions(max_model_len=65_536)
     found = [
-        resolve(Deployment(model="google/gemma-4-12B-it", accelerator="", device=card, vllm=stated)) for card in cards
+        resolve(Question().changed(model="google/gemma-4-12B-it", accelerator="", device=card, vllm=stated))
+        for card in cards
     ]
     assert {one.max_model_len for one in found} == {65_536}
     assert any(one_request(memory_plan(one)).may_fail for one in found)

@@ -13,8 +13,8 @@ from gemma_serving.planning.model.catalog import model_ids
 from gemma_serving.planning.planner import plan_of
 from gemma_serving.planning.question.resolved import Resolved
 from gemma_serving.planning.question.types import MemoryPlan
-from gemma_serving.planning.settings.deployment import Deployment
-from gemma_serving.planning.settings.image import image_of_version
+from gemma_serving.planning.settings.image import NO_IMAGE, image_of_version
+from gemma_serving.planning.settings.question import Question
 from gemma_serving.planning.settings.vllm_args import IMAGE_TOKENS, VllmOptions
 from gemma_serving.planning.settings.workload import Workload
 from gemma_serving.planning.speed import steps
@@ -67,17 +67,17 @@ OPTIONS = st.builds(
 
 
 @st.composite
-def deployments(draw: st.DrawFn) -> Deployment:
+def questions(draw: st.DrawFn) -> Question:
     """A model on a TPU or a GPU of any memory, with any options that change memory."""
     release = draw(st.sampled_from((*RELEASES, *LATER)))
     card = ACCELERATORS[draw(st.sampled_from(sorted(ACCELERATORS)))]
     usable_gib = draw(st.sampled_from([card.usable_gib, 39.0]) | st.floats(5, 150))
-    return Deployment(
+    return Question().changed(
         model=draw(st.sampled_from(model_ids())),
         accelerator=card.name,
         device=replace(card, usable_gib=usable_gib),
         quantization=draw(often_unset("fp8")),
-        image=image_of_version(release) if release else None,
+        image=image_of_version(release) if release else NO_IMAGE,
         vllm=draw(OPTIONS),
         workload=draw(st.none() | st.just(Workload(input_tokens=100, output_tokens=100, users=4, adapters=3))),
     )
@@ -86,16 +86,16 @@ def deployments(draw: st.DrawFn) -> Deployment:
 MORE_GIB = st.sampled_from([0.01, 0.1, 0.5, 1.0, 2.0, 5.0, 20.0, 60.0])
 
 
-def resolved(deployment: Deployment) -> Resolved:
+def resolved(question: Question) -> Resolved:
     """Return the deployment with its defaults; one that is refused is no example."""
     try:
-        return resolve(deployment)
+        return resolve(question)
     except PlanningError:
         assume(False)
         raise
 
 
-def pinned(found: Resolved) -> Deployment:
+def pinned(found: Resolved) -> Question:
     """Return a deployment that states the values of its defaults, so that none of them follows from what changes."""
     options = replace(
         found.vllm,
@@ -105,18 +105,18 @@ def pinned(found: Resolved) -> Deployment:
         max_num_seqs=found.max_num_seqs,
         max_num_batched_tokens=found.max_num_batched_tokens,
         block_size=found.block_size,
-        lora_adapters=found.deployment.vllm.lora_adapters,
+        lora_adapters=found.question.settings.vllm.lora_adapters,
     )
-    return replace(found.deployment, vllm=options)
+    return found.question.changed(vllm=options)
 
 
-def with_memory(deployment: Deployment, usable_gib: float) -> Deployment:
-    assert deployment.device is not None
-    return replace(deployment, device=replace(deployment.device, usable_gib=usable_gib))
+def with_memory(question: Question, usable_gib: float) -> Question:
+    assert question.facts.device is not None
+    return question.changed(device=replace(question.facts.device, usable_gib=usable_gib))
 
 
-def fits(deployment: Deployment) -> bool:
-    return plan_of(subject_of(resolve(deployment))).fits
+def fits(question: Question) -> bool:
+    return plan_of(subject_of(resolve(question))).fits
 
 
 def assert_no_less(less: MemoryPlan, more: MemoryPlan) -> None:
@@ -128,9 +128,9 @@ def assert_no_less(less: MemoryPlan, more: MemoryPlan) -> None:
 
 @pytest.mark.law
 @laws
-@given(deployments(), MORE_GIB)
-def test_a_device_with_more_memory_has_no_fewer_kv_tokens_and_never_loses_the_fit(deployment: Deployment, more: float):
-    less = resolved(deployment)
+@given(questions(), MORE_GIB)
+def test_a_device_with_more_memory_has_no_fewer_kv_tokens_and_never_loses_the_fit(question: Question, more: float):
+    less = resolved(question)
     same = pinned(less)
     larger = with_memory(same, less.accelerator.usable_gib + more)
     assert_no_less(memory_plan(less), memory_plan(resolve(larger)))
@@ -139,13 +139,11 @@ def test_a_device_with_more_memory_has_no_fewer_kv_tokens_and_never_loses_the_fi
 
 @pytest.mark.law
 @laws
-@given(deployments(), MORE_GIB)
-def test_a_device_with_more_memory_never_loses_the_fit_of_settings_that_leave_defaults(
-    deployment: Deployment, more: float
-):
+@given(questions(), MORE_GIB)
+def test_a_device_with_more_memory_never_loses_the_fit_of_settings_that_leave_defaults(question: Question, more: float):
     """With more memory the planner recommends more sequences, larger steps and longer requests, but none that no longer fit."""
-    usable_gib = resolved(deployment).accelerator.usable_gib
-    assert fits(with_memory(deployment, usable_gib + more)) or not fits(deployment)
+    usable_gib = resolved(question).accelerator.usable_gib
+    assert fits(with_memory(question, usable_gib + more)) or not fits(question)
 
 
 def test_the_sequences_of_a_large_card_never_cost_it_the_fit():
@@ -154,7 +152,7 @@ def test_the_sequences_of_a_large_card_never_cost_it_the_fit():
     card = ACCELERATORS["A100-80GB"]
     for model, usable_gib, sequences in (("31B-it-FP8-Dynamic", 40.5, 16), ("31B-it-FP8-Dynamic", 60, 256)):
         found = resolve(
-            Deployment(
+            Question().changed(
                 model=f"RedHatAI/gemma-4-{model}",
                 accelerator=card.name,
                 device=replace(card, usable_gib=usable_gib),
@@ -167,11 +165,11 @@ def test_the_sequences_of_a_large_card_never_cost_it_the_fit():
 
 @pytest.mark.law
 @laws
-@given(deployments(), st.floats(0, 1))
-def test_smaller_steps_have_no_fewer_kv_tokens(deployment: Deployment, share: float):
-    same = pinned(resolved(deployment))
-    tokens = same.vllm.max_num_batched_tokens or 0
-    smaller = replace(same, vllm=replace(same.vllm, max_num_batched_tokens=max(int(tokens * share), 1)))
+@given(questions(), st.floats(0, 1))
+def test_smaller_steps_have_no_fewer_kv_tokens(question: Question, share: float):
+    same = pinned(resolved(question))
+    tokens = same.settings.vllm.max_num_batched_tokens or 0
+    smaller = same.changed(vllm=replace(same.settings.vllm, max_num_batched_tokens=max(int(tokens * share), 1)))
     assert_no_less(memory_plan(resolve(same)), memory_plan(resolve(smaller)))
 
 
@@ -213,19 +211,19 @@ CONSTANT = steps.constant
 
 @pytest.mark.law
 @laws
-@given(deployments(), fewer_and_more_chips(), WORKLOADS)
+@given(questions(), fewer_and_more_chips(), WORKLOADS)
 def test_more_chips_are_slower_only_by_the_communication_between_them(
-    deployment: Deployment, chips: tuple[Accelerator, Accelerator], workload: Workload
+    question: Question, chips: tuple[Accelerator, Accelerator], workload: Workload
 ):
     """With all-reduces that take no time, and chunks of one length, a step of any size takes no longer on more chips, and no rate falls. Copied KV
     heads and padded experts are on each of the few chips too, and so never make more chips slower."""
     few = chips[0]
-    whole = replace(deployment.vllm, tensor_parallel_size=None, data_parallel_size=None, cpu_offload_gib=None)
-    plain = replace(deployment, accelerator=few.name, device=few, vllm=whole, workload=None)
-    same = replace(pinned(resolved(plain)), workload=None)
+    whole = replace(question.settings.vllm, tensor_parallel_size=None, data_parallel_size=None, cpu_offload_gib=None)
+    plain = question.changed(accelerator=few.name, device=few, vllm=whole, workload=None)
+    same = pinned(resolved(plain)).changed(workload=None)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(steps, "constant", without_communication)
-        slow, fast = (served(replace(same, device=one), one, workload) for one in chips)
+        slow, fast = (served(same.changed(device=one), one, workload) for one in chips)
         assume(slow.memory.kv_gib > 0)
         assert fast.memory.kv_tokens >= slow.memory.kv_tokens
         for requests in (1, 4, 16, 64, 256):
@@ -235,9 +233,9 @@ def test_more_chips_are_slower_only_by_the_communication_between_them(
             assert rates[name] >= rate * (1 - ROUNDING), name
 
 
-def served(deployment: Deployment, accelerator: Accelerator, workload: Workload) -> LoadedServer:
-    options = replace(deployment.vllm, tensor_parallel_size=accelerator.devices)
-    found = resolve(replace(deployment, vllm=options))
+def served(question: Question, accelerator: Accelerator, workload: Workload) -> LoadedServer:
+    options = replace(question.settings.vllm, tensor_parallel_size=accelerator.devices)
+    found = resolve(question.changed(vllm=options))
     return server_of(found, memory_plan(found), workload)
 
 

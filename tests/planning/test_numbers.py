@@ -10,7 +10,7 @@ import pytest
 
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.planning.numbers import LARGEST, is_number, read_json
-from gemma_serving.planning.settings.deployment import Deployment
+from gemma_serving.planning.settings.question import Question
 from gemma_serving.planning.settings.text import DURATION
 from gemma_serving.scripts.cli.command import Command, run_command
 from gemma_serving.scripts.cli.options import option_fields
@@ -21,7 +21,7 @@ from gemma_serving.stacks.loading import SettingsError, from_file
 NEVER = ("nan", "-inf", "1e400", "9" * 400, "-1", "true", "")
 """Texts that no number option takes."""
 L4 = ("--model", "google/gemma-4-12B-it-qat-w4a16-ct", "--accelerator", "L4")
-QUESTION = Deployment(model="google/gemma-4-12B-it-qat-w4a16-ct", accelerator="L4")
+QUESTION = Question().changed(model="google/gemma-4-12B-it-qat-w4a16-ct", accelerator="L4")
 
 SET_KEYS = [
     key for key, field in set_keys().items() if field.hint in {int, float} and field.words and field.quantity is None

@@ -9,7 +9,7 @@ from gemma_serving.contracts.path_guard import GUARD_ARGUMENT
 from gemma_serving.planning.data.prices import LIST_PRICES
 from gemma_serving.planning.planner import plan
 from gemma_serving.planning.settings.cloud_run import MountSettings
-from gemma_serving.planning.settings.deployment import Deployment
+from gemma_serving.planning.settings.question import Question
 from gemma_serving.planning.settings.vllm_args import OPTIONS, VllmOptions, vllm_arguments, vllm_environment
 from gemma_serving.planning.settings.workload import Workload
 from tests.records import replace
@@ -23,7 +23,7 @@ CLOSED = {
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_SERVER_DEV_MODE": "0",
 }
-E2B = Deployment(model="google/gemma-4-E2B-it", accelerator="v6e-4")
+E2B = Question().changed(model="google/gemma-4-E2B-it", accelerator="v6e-4")
 
 
 def test_a_server_with_a_key_has_the_path_guard():
@@ -102,7 +102,7 @@ def test_the_environment_is_what_the_hardware_needs():
 
 
 def test_a_measured_rate_decides_the_price_of_a_million_tokens():
-    cost = plan(replace(E2B, measured_tok_per_s=1_000)).cost
+    cost = plan(E2B.changed(measured_tok_per_s=1_000)).cost
     assert cost.usd_per_million_tokens == pytest.approx(5.4 / 3.6)
     estimated = plan(E2B)
     assert estimated.cost.usd_per_million_tokens == pytest.approx(
@@ -111,21 +111,21 @@ def test_a_measured_rate_decides_the_price_of_a_million_tokens():
 
 
 def test_provisioning_and_redundancy_change_the_price():
-    standard = plan(replace(E2B, tpu=replace(E2B.tpu, provisioning=("standard",)))).cost
+    standard = plan(E2B.changed(tpu=replace(E2B.tpu, provisioning=("standard",)))).cost
     assert standard.usd_per_hour == 4 * LIST_PRICES.tpu_chip_hour("v6e", "standard").usd
-    run = Deployment(model="google/gemma-4-12B-it-qat-w4a16-ct", accelerator="L4")
-    redundant = replace(run, cloud_run=replace(run.cloud_run, zonal_redundancy=True))
+    run = Question().changed(model="google/gemma-4-12B-it-qat-w4a16-ct", accelerator="L4")
+    redundant = run.changed(cloud_run=replace(run.cloud_run, zonal_redundancy=True))
     # Zonal redundancy has a separate price: 0.0002909 per second, instead of 0.0001867 (Cloud Run pricing).
     assert plan(redundant).cost.usd_per_hour - plan(run).cost.usd_per_hour == pytest.approx(3600 * 0.0001042)
 
 
 def test_the_rate_of_a_drafter_stands_beside_the_rate_without_it():
     drafter = {"model": "google/gemma-4-12B-it-assistant", "num_speculative_tokens": 3}
-    without = Deployment(model="google/gemma-4-12B-it-qat-w4a16-ct", accelerator="L4")
+    without = Question().changed(model="google/gemma-4-12B-it-qat-w4a16-ct", accelerator="L4")
 
     def speed(share: float | None):
-        vllm = replace(without.vllm, speculative_config=drafter)
-        return plan(replace(without, vllm=vllm, workload=Workload(accepted_share=share))).throughput
+        vllm = replace(without.settings.vllm, speculative_config=drafter)
+        return plan(without.changed(vllm=vllm, workload=Workload(accepted_share=share))).throughput
 
     plain, assumed, stated = plan(without).throughput, speed(None), speed(0.2)
     assert (plain.accepted_share, assumed.accepted_share, stated.accepted_share) == (None, 0.6, 0.2)
@@ -137,20 +137,20 @@ def test_the_rate_of_a_drafter_stands_beside_the_rate_without_it():
 
 
 def test_a_mount_with_buffered_reads_is_the_default_and_a_plain_one_starts_too_late():
-    large = Deployment(model="google/gemma-4-31B-it", accelerator="RTX PRO 6000")
+    large = Question().changed(model="google/gemma-4-31B-it", accelerator="RTX PRO 6000")
     assert (plan(large).weights_mode, plan(large).fits) == (MountSettings().mode, True) == ("fuse-buffered", True)
-    assert plan(replace(large, weights_mode="fuse")).fits is False
+    assert plan(large.changed(weights_mode="fuse")).fits is False
 
 
 def test_a_mount_with_buffered_reads_has_no_second_reader():
     """With `prefetch`, vLLM's thread and its loader each fetch the bytes (judges/real/tests/test_mount.py)."""
-    asked = Deployment(model="google/gemma-4-12B-it-qat-w4a16-ct", accelerator="L4")
+    asked = Question().changed(model="google/gemma-4-12B-it-qat-w4a16-ct", accelerator="L4")
     assert plan(asked).vllm.safetensors_load_strategy is None
-    assert plan(replace(asked, weights_mode="fuse")).vllm.safetensors_load_strategy == "prefetch"
+    assert plan(asked.changed(weights_mode="fuse")).vllm.safetensors_load_strategy == "prefetch"
 
 
 def test_offloaded_weights_are_not_pushed_out_by_prefetched_pages():
-    asked = Deployment(model="google/gemma-4-31B-it-qat-w4a16-ct", accelerator="L4", weights_mode="fuse")
+    asked = Question().changed(model="google/gemma-4-31B-it-qat-w4a16-ct", accelerator="L4", weights_mode="fuse")
     assert plan(asked).vllm.safetensors_load_strategy == "prefetch"
-    offloaded = replace(asked, vllm=VllmOptions(cpu_offload_gib=14))
+    offloaded = asked.changed(vllm=VllmOptions(cpu_offload_gib=14))
     assert plan(offloaded).vllm.safetensors_load_strategy == "lazy"

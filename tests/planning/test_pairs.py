@@ -10,7 +10,7 @@ from gemma_serving.planning.question.types import Plan
 from gemma_serving.planning.settings.fields import own_fields
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.stacks.loading import SettingsError
-from gemma_serving.stacks.planned import to_deployment
+from gemma_serving.stacks.planned import to_question
 from tests.planning.test_remedies import STACKS, Values, apply, load
 
 DURATIONS, SIZES, COUNTS = ("20m", "1h", "5h", "2d"), ("8Gi", "16Gi", "24Gi"), (1, 2, 8, 64)
@@ -128,7 +128,7 @@ def planned(stack: str, edits: tuple[tuple[str, Any], ...]) -> Plan | str:
     requests = {"workload": {"inputTokens": 200, "outputTokens": 20}} if "workload." in str(edits) else {}
     prepared = {key: value for name, _ in edits for key, value in PREPARED.get(name, {}).items()}
     try:
-        return plan(to_deployment(load(apply(STACKS[stack], {**requests, **prepared, **dict(edits)}))))
+        return plan(to_question(load(apply(STACKS[stack], {**requests, **prepared, **dict(edits)}))))
     except (SettingsError, PlanningError) as error:
         return str(error)
 

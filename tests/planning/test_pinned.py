@@ -9,25 +9,24 @@ import pytest
 from gemma_serving.planning.data.checkpoints import CHECKPOINTS
 from gemma_serving.planning.planner import plan
 from gemma_serving.planning.rules.security.pinned import COMMIT
-from gemma_serving.planning.settings.deployment import Deployment, WeightsMode
 from gemma_serving.planning.settings.finding import Finding
 from gemma_serving.planning.settings.paths import with_changes
+from gemma_serving.planning.settings.question import Question, WeightsMode
 from gemma_serving.planning.settings.vllm_args import VllmOptions, vllm_arguments
 from gemma_serving.stacks.settings_wording import file_changes
-from tests.records import replace
 
 ROOT = Path(__file__).resolve().parents[2]
 A, B = "a" * 40, "b" * 40
 
 
-def floating(deployment: Deployment) -> Finding | None:
-    return next((one for one in plan(deployment).findings if one.id == "SEC07"), None)
+def floating(question: Question) -> Finding | None:
+    return next((one for one in plan(question).findings if one.id == "SEC07"), None)
 
 
-def on_tpu(**options: object) -> Deployment:
+def on_tpu(**options: object) -> Question:
     vllm = VllmOptions(**options)  # pyright: ignore[reportArgumentType] - a test's shorthand
-    return Deployment(
-        model="google/gemma-4-E2B-it", accelerator="v6e-4", platform="tpu-vm", model_revision=A, vllm=vllm
+    return Question().changed(
+        model="google/gemma-4-E2B-it", accelerator="v6e-4", platform="tpu-vm", project="p", model_revision=A, vllm=vllm
     )
 
 
@@ -54,19 +53,22 @@ def test_the_server_is_told_the_commit_before_the_options_and_the_tokenizers_too
 def test_weights_are_safetensors_whatever_the_way():
     modes: tuple[WeightsMode, ...] = ("hub", "fuse", "memory", "disk", "image", "streamer")
     model = "google/gemma-4-12B-it-qat-w4a16-ct"
-    asked = {mode: Deployment(model=model, accelerator="L4", weights_mode=mode, platform="cloud-run") for mode in modes}
+    asked = {
+        mode: Question().changed(model=model, accelerator="L4", weights_mode=mode, platform="cloud-run")
+        for mode in modes
+    }
     loads = {mode: plan(one).vllm.load_format for mode, one in asked.items()}
     assert loads == {**dict.fromkeys(modes, "safetensors"), "streamer": "runai_streamer"}
 
 
-FLOATS: dict[str, tuple[Deployment, str, set[str]]] = {
+FLOATS: dict[str, tuple[Question, str, set[str]]] = {
     "the model": (
-        replace(on_tpu(), model_revision=""),
+        on_tpu().changed(model_revision=None),
         r"The model google/gemma-4-E2B-it has no commit",
         {"model_revision"},
     ),
     "a model that nobody states a commit of": (
-        replace(on_tpu(), model="google/gemma-4-E2B", model_revision=""),
+        on_tpu().changed(model="google/gemma-4-E2B", model_revision=None),
         r"The model google/gemma-4-E2B has no commit",
         set(),
     ),
@@ -99,8 +101,8 @@ PINNED = {
         extra_args=("--tokenizer=some/one", f"--tokenizer-revision={B}", "--lora-modules", "a=/models/adapter"),
     ),
     "n-gram": on_tpu(speculative_config={"method": "ngram", "num_speculative_tokens": 3}),
-    "weights of the bucket": replace(on_tpu(), weights_mode="disk", model_revision=""),
-    "a question that is no stack's": replace(on_tpu(), model_revision=None),
+    "weights of the bucket": on_tpu().changed(weights_mode="disk", model_revision=None),
+    "a question that is no stack's": on_tpu().changed(project="", model_revision=None),
 }
 
 
@@ -133,8 +135,7 @@ def test_a_flag_that_carries_the_commit_has_a_key_of_its_own():
 def test_another_model_has_no_commit_of_the_one_before():
     before = on_tpu()
     changes = {"model": "google/gemma-4-E4B-it"}
-    assert with_changes(before, changes).model_revision == ""
-    assert with_changes(replace(before, model_revision=None), changes).model_revision is None
+    assert with_changes(before, changes).settings.model_revision is None
     assert file_changes(before, changes) == {"model": "google/gemma-4-E4B-it", "modelRevision": None}
     pinned = {**changes, "model_revision": B}
-    assert with_changes(before, pinned).model_revision == B
+    assert with_changes(before, pinned).settings.model_revision == B

@@ -23,18 +23,18 @@ from gemma_serving.planning.planner import plan
 from gemma_serving.planning.question.types import Plan
 from gemma_serving.planning.rules.findings import QUOTA_IDS, detected_findings
 from gemma_serving.planning.rules.registry import RULES
-from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.finding import Finding, Remedy
+from gemma_serving.planning.settings.image import NO_IMAGE
 from gemma_serving.planning.settings.paths import with_changes
+from gemma_serving.planning.settings.question import Question
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.planning.settings.vllm_args import OPTIONS
 from gemma_serving.planning.solve.plan_json import plan_json
 from gemma_serving.planning.solve.remedy_wording import message_of, remedy_of
 from gemma_serving.stacks.loading import SettingsError, from_values
-from gemma_serving.stacks.planned import to_deployment
+from gemma_serving.stacks.planned import to_question
 from gemma_serving.stacks.settings_wording import StackWording, file_changes
 from tests.laws import examples
-from tests.records import replace
 
 ROOT = Path(__file__).resolve().parents[2]
 STACKS = {
@@ -58,13 +58,15 @@ def own_fields(subject: Subject, identifier: str) -> set[str]:
     return own | {"model_revision"} if "model" in own else own
 
 
-def broken_alone(before: Plan, finding: Finding, remedy: Remedy, given: Subject, after: Deployment) -> Iterator[str]:
+def broken_alone(before: Plan, finding: Finding, remedy: Remedy, given: Subject, after: Question) -> Iterator[str]:
     """Yield each promise that a remedy breaks, applied alone."""
     subject = examine(after)
     found, known = detected_findings(subject), {other.id: other.severity for other in before.findings}
-    new = {name for name, severity in found.items() if known.get(name) != severity} - set(after.accept_findings)
+    new = {name for name, severity in found.items() if known.get(name) != severity} - set(
+        after.settings.accept_findings
+    )
     warned = {name for name in new if found[name] == "warn"}
-    stops = blocking(found) - set(after.accept_findings)
+    stops = blocking(found) - set(after.settings.accept_findings)
     broken = {
         f"leaves {finding.id}": found.get(finding.id, "info") != "info" or found.get(finding.id) == finding.severity,
         f"adds {blocking(found) - blocking(known)}": blocking(found) - blocking(known),
@@ -240,8 +242,8 @@ def load(values: Mapping[str, Any]) -> Settings:
 
 def broken_promises(file: Values, before: Plan) -> Iterator[str]:
     """Yield each promise that the remedies of a settings file break: each alone, and those together."""
-    deployment = to_deployment(load(file))
-    wording, given = StackWording(deployment), examine(deployment)
+    question = to_question(load(file))
+    wording, given = StackWording(question), examine(question)
     for finding in before.findings:
         if "canary" in f"{message_of(finding, wording)} {remedy_of(finding, wording)}":
             yield f"{finding.id} shows a secret"
@@ -255,24 +257,25 @@ def broken_promises(file: Values, before: Plan) -> Iterator[str]:
 
 def broken_remedy(file: Values, before: Plan, finding: Finding, remedy: Remedy, given: Subject) -> Iterator[str]:
     """Yield each promise that a remedy breaks as a change of the file."""
-    deployment = to_deployment(load(file))
-    changes = file_changes(deployment, remedy.changes)
-    after = to_deployment(load(apply(file, changes)))
+    question = to_question(load(file))
+    changes = file_changes(question, remedy.changes)
+    after = to_question(load(apply(file, changes)))
     yield from broken_alone(before, finding, remedy, given, after)
     same: Values = {"accelerator": "", "vllm_in_blocks": ()}  # a block that a remedy removes
-    same |= {"image": None} if remedy.changes.get("image", 0) is None else {}  # the default one
-    planned = with_changes(deployment, remedy.changes)
-    is_other = after.model != deployment.model or changes.get("modelRevision")
-    text = StackWording(deployment).change(remedy.changes) or ""
+    same |= {"image": NO_IMAGE} if remedy.changes.get("image", 0) is None else {}  # the default one
+    same |= {"target": "tpu", "weights": "hub"}  # the platform and the mode are compared
+    planned = with_changes(question, remedy.changes)
+    is_other = after.settings.model != question.settings.model or changes.get("modelRevision")
+    text = StackWording(question).change(remedy.changes) or ""
     if is_other and load(apply(file, changes)).weights == "bucket" and "gemma stage_model" not in text:
         yield f"{finding.id}: {text} does not name the command for other weights"
-    if "platform" not in remedy.changes and replace(after, **same) != replace(planned, **same):
+    if "platform" not in remedy.changes and after.changed(**same) != planned.changed(**same):
         yield f"{finding.id}: {changes} is planned as other changes"
 
 
 def broken_together(file: Values, before: Plan) -> Iterator[str]:
     """Yield what the remedies of several findings leave or add. Without such a set, one finding's remedy removes all."""
-    accepted = to_deployment(load(file)).accept_findings
+    accepted = to_question(load(file)).settings.accept_findings
     fixable = [
         one for one in before.findings if one.id not in accepted and any(way.is_deployable for way in one.remedies)
     ]
@@ -301,14 +304,14 @@ def unjoined(file: Values, before: Plan, fixed: Sequence[Finding], changes: Mapp
 
 def left_by(file: Values, before: Plan, fixed: Sequence[Finding], changes: Mapping[str, Any]) -> set[str]:
     """Return the findings that are left or new after changes of a file, and the error if they do not load."""
-    deployment = to_deployment(load(file))
+    question = to_question(load(file))
     try:
-        after = detected_findings(examine(to_deployment(load(apply(file, file_changes(deployment, changes))))))
+        after = detected_findings(examine(to_question(load(apply(file, file_changes(question, changes))))))
     except (SettingsError, PlanningError) as error:
         return {str(error)}
     left = {one.id for one in fixed if after.get(one.id, "info") != "info"}
     known = {one.id: one.severity for one in before.findings}
-    return left | (blocking(after) - blocking(known) - {*deployment.accept_findings})
+    return left | (blocking(after) - blocking(known) - {*question.settings.accept_findings})
 
 
 def drawn_edits(name: str, random: Random, most: int, *, without: Sequence[str] = ()) -> Values:
@@ -326,7 +329,7 @@ def drawn_files(count: int) -> Iterator[tuple[str, Values, Values, Plan]]:
         edits = drawn_edits(name, random, 6)
         file = apply(STACKS[name], edits)
         try:
-            planned = plan(to_deployment(load(file)))
+            planned = plan(to_question(load(file)))
         except (SettingsError, PlanningError):
             continue
         yield name, edits, file, planned
@@ -340,9 +343,9 @@ def test_the_remedies_of_an_edited_stack_keep_their_promises_alone_and_together(
 
 
 def test_the_first_remedy_of_a_model_that_does_not_fit_ends_in_no_warning():
-    deployment = Deployment(model="google/gemma-4-12B-it", accelerator="L4")
-    (finding,) = [one for one in plan(deployment).findings if one.id == "FIT01"]
-    after = plan(with_changes(deployment, finding.remedies[0].changes))
+    question = Question().changed(model="google/gemma-4-12B-it", accelerator="L4")
+    (finding,) = [one for one in plan(question).findings if one.id == "FIT01"]
+    after = plan(with_changes(question, finding.remedies[0].changes))
     assert finding.remedies[0].warns == ()
     assert after.fits
     assert after.margin is None
@@ -446,7 +449,7 @@ def argument_cases() -> list[Case]:
     ]
 
 
-def value_in_use(given: Sequence[Given], settings: Deployment) -> dict[str, Any]:
+def value_in_use(given: Sequence[Given], question: Question) -> dict[str, Any]:
     """Return the value of each option that vLLM reads from all arguments: the last one, of maps with parts and of adapters the union."""
     found: dict[str, Any] = {}
     named = [(words[0].replace("_", "-"), values) for words, values in given]
@@ -456,9 +459,9 @@ def value_in_use(given: Sequence[Given], settings: Deployment) -> dict[str, Any]
         for key, value in values.items():
             base: Mapping[str, str] = {}
             if flag.startswith("--spec-"):
-                base = found.get(key) or settings.vllm.speculative_config or {}
+                base = found.get(key) or question.settings.vllm.speculative_config or {}
             if key == "lora.adapters":
-                base = settings.vllm.lora_adapters or {}
+                base = question.settings.vllm.lora_adapters or {}
             found[key] = {**base, **value} if isinstance(value, dict) else value
     if any("--spec-model" in word.replace("_", "-") for words, _ in given for word in words):
         found["speculativeConfig"] |= {"model": DRAFTER}
@@ -474,18 +477,18 @@ def ways_to_set(key: str, value: Any) -> Iterator[Mapping[str, Any]]:
 
 def has_value(after: Subject, key: str, value: Any) -> bool:
     """Return whether a server has the value of an option, or its stack the commit."""
-    revision, options = after.resolved.deployment.model_revision, after.resolved.vllm
+    revision, options = after.resolved.question.settings.model_revision, after.resolved.vllm
     return (revision if key == "modelRevision" else getattr(options, OPTIONS[key].name)) == value
 
 
-def can_keep(before: Plan, deployment: Deployment, values: Mapping[str, Any], remedy: Remedy) -> bool:
+def can_keep(before: Plan, question: Question, values: Mapping[str, Any], remedy: Remedy) -> bool:
     """Return whether changes with these values are a fix of ARG01, too."""
     known = {one.id: one.severity for one in before.findings}
     for ways in itertools.product(*(ways_to_set(*one) for one in values.items())):
         changes = {path: value for one in ways for path, value in one.items()}
         try:
             found = detected_findings(
-                examine(with_changes(deployment, {**changes, "vllm.extra_args": remedy.changes["vllm.extra_args"]}))
+                examine(with_changes(question, {**changes, "vllm.extra_args": remedy.changes["vllm.extra_args"]}))
             )
         except PlanningError:
             continue
@@ -496,13 +499,13 @@ def can_keep(before: Plan, deployment: Deployment, values: Mapping[str, Any], re
 
 def lost_values(file: Values, before: Plan, given: Sequence[Given]) -> Iterator[str]:
     """Yield each value of arguments that a fix of ARG01 loses without its reason, that a setting has although none is said to, or that could be kept too."""
-    deployment = to_deployment(load(file))
+    question = to_question(load(file))
     for finding in (one for one in before.findings if one.id == "ARG01"):
-        text = remedy_of(finding, StackWording(deployment))
+        text = remedy_of(finding, StackWording(question))
         for remedy in (one for one in finding.remedies if one.is_deployable and not one.move):
-            after = examine(to_deployment(load(apply(file, file_changes(deployment, remedy.changes)))))
-            moved = [one for one in given if not {*one[0]} <= {*after.resolved.deployment.vllm.extra_args}]
-            values = value_in_use(moved, deployment)
+            after = examine(to_question(load(apply(file, file_changes(question, remedy.changes)))))
+            moved = [one for one in given if not {*one[0]} <= {*after.resolved.question.settings.vllm.extra_args}]
+            values = value_in_use(moved, question)
             lost = {key: value for key, value in values.items() if value == LOST or not has_value(after, key, value)}
             for key, value in lost.items():
                 flags = {word.partition("=")[0] for words, one in moved if key in one for word in words}
@@ -514,7 +517,7 @@ def lost_values(file: Values, before: Plan, given: Sequence[Given]) -> Iterator[
             spelled = {key: value for key, value in values.items() if value != LOST}
             for size in range(len(values.keys() - lost.keys()) + 1, len(spelled) + 1):
                 for keys in itertools.combinations(spelled, size):
-                    if can_keep(before, deployment, {key: spelled[key] for key in keys}, remedy):
+                    if can_keep(before, question, {key: spelled[key] for key in keys}, remedy):
                         yield f"{remedy.changes} could keep {keys}"
 
 
@@ -527,7 +530,7 @@ def file_of(name: str, edits: Values, more: tuple[str, ...], given: tuple[Given,
 def check_arguments(*case: Any) -> Iterator[str]:
     """Yield each promise that the remedies of a stack with arguments break."""
     file, given = file_of(*case), case[-1]
-    before = plan(to_deployment(load(file)))
+    before = plan(to_question(load(file)))
     yield from broken_promises(file, before)
     yield from lost_values(file, before, given)
 
@@ -544,8 +547,8 @@ def fixes(count: int) -> list[object]:
     """Return what the plans of some stacks with arguments print and give to programs."""
     cases = argument_cases()
     files = [file_of(*case) for case in cases[-len(cases) // 20 :: len(cases) // 20 // count]]
-    deployments = [to_deployment(load(file)) for file in files]
-    return [plan_json(plan(one), StackWording(one))[key] for one in deployments for key in ("findings", "together")]
+    questions = [to_question(load(file)) for file in files]
+    return [plan_json(plan(one), StackWording(one))[key] for one in questions for key in ("findings", "together")]
 
 
 def test_the_order_of_fixes_does_not_depend_on_the_seed_of_hashes():

@@ -18,7 +18,7 @@ from gemma_serving.planning.machine.families import FAMILIES, AcceleratorFamily
 from gemma_serving.planning.machine.hardware import ACCELERATORS, find_accelerator, image_of, known_places
 from gemma_serving.planning.planner import plan
 from gemma_serving.planning.question.types import Plan
-from gemma_serving.planning.settings.deployment import NO_TPU, Deployment
+from gemma_serving.planning.settings.question import NO_TPU, Question
 from gemma_serving.planning.settings.workload import parse_workload
 from gemma_serving.planning.solve.candidates import checkpoints_of, rentable_accelerators
 from gemma_serving.planning.solve.plan_json import plan_json
@@ -46,8 +46,8 @@ V9Z: dict[str, Any] = {
         "quota_id": "TPUV9Z",
     },
 }
-QUESTION = Deployment(model="google/gemma-4-31B-it", accelerator="v9z-4")
-STACK = replace(QUESTION, platform="tpu-vm", tpu=replace(NO_TPU, zones=("us-east5-c",), max_run_duration_s=14_400))
+QUESTION = Question().changed(model="google/gemma-4-31B-it", accelerator="v9z-4")
+STACK = QUESTION.changed(platform="tpu-vm", tpu=replace(NO_TPU, zones=("us-east5-c",), max_run_duration_s=14_400))
 CACHES = (families.measured_constant, hardware.find_accelerator, hardware._spellings)
 
 
@@ -103,21 +103,19 @@ def test_one_row_gives_names_zones_image_quota_and_memory():
     assert provisioning_support(ACCELERATORS["v9z-4"], "spot", "us-east5-c").answer == "no"
     planned = plan(QUESTION)
     assert planned.fits
-    assert planned.memory.weights_gib == plan(replace(QUESTION, accelerator="v6e-4")).memory.weights_gib
+    assert planned.memory.weights_gib == plan(QUESTION.changed(accelerator="v6e-4")).memory.weights_gib
 
 
 @pytest.mark.usefixtures("v9z")
 def test_what_was_never_measured_is_unknown_in_every_answer():
-    planned = plan(replace(QUESTION, workload=parse_workload("in=100,out=100,users=4")))
+    planned = plan(QUESTION.changed(workload=parse_workload("in=100,out=100,users=4")))
     assert planned.unknown == ("decode", "prefill", "start")
     assert (planned.known_startup, planned.known_throughput, planned.workload) == (None, None, None)
     assert findings(planned)["ACC02"].startswith("Decode, prefill and start are unknown on v9z-4")
     document = json.loads(json.dumps(plan_json(planned, CommandWording()), allow_nan=False))
     assert unknown_figures(document["startup"])
     assert unknown_figures(document["throughput"])
-    advice = {
-        one.id: one.advice for one in plan(replace(QUESTION, model="google/gemma-4-31B-it-qat-w4a16-ct")).findings
-    }
+    advice = {one.id: one.advice for one in plan(QUESTION.changed(model="google/gemma-4-31B-it-qat-w4a16-ct")).findings}
     assert advice["ACC02"].startswith("Memory is planned without the 4-bit programs")
     with pytest.raises(PlanningError, match="no public vLLM server on it was measured"):
         _ = planned.throughput
@@ -196,13 +194,13 @@ def test_a_search_never_ranks_an_unknown_speed_or_start(
 
 @pytest.mark.parametrize("accelerator", ["tpu7x-4", "ironwood-4"])
 def test_tpu7x_is_planned_on_two_devices_a_chip_and_never_deployed(accelerator: str):
-    planned = plan(replace(QUESTION, accelerator=accelerator))
+    planned = plan(QUESTION.changed(accelerator=accelerator))
     found = ACCELERATORS["tpu7x-4"]
     assert (found.chips, found.devices, found.usable_gib) == (4, 8, 94.74)
     assert (planned.fits, planned.unknown, planned.cost.is_known) == (True, ("decode", "prefill", "start"), False)
-    stack = replace(STACK, accelerator=accelerator, tpu=replace(STACK.tpu, zones=("us-central1-c",)))
+    stack = STACK.changed(accelerator=accelerator, tpu=replace(STACK.tpu, zones=("us-central1-c",)))
     assert "allow list" in findings(plan(stack))["ACC01"]
-    assert "ACC01" in {one.id for one in plan(replace(stack, accept_findings=("ACC02",))).stopping}
+    assert "ACC01" in {one.id for one in plan(stack.changed(accept_findings=("ACC02",))).stopping}
 
 
 def test_a_missing_image_is_one_sentence_with_what_to_do():

@@ -25,10 +25,10 @@ from gemma_serving.planning.rules.security.advisories import ADVISORIES, vulnera
 from gemma_serving.planning.settings.accepted import acceptable_ids, check_accepted
 from gemma_serving.planning.settings.bucket import BucketSettings
 from gemma_serving.planning.settings.cloud_run import ProbeSettings
-from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.finding import Finding
 from gemma_serving.planning.settings.image import image_of_version
 from gemma_serving.planning.settings.paths import with_changes
+from gemma_serving.planning.settings.question import Question
 from gemma_serving.planning.settings.tpu import ExistingNetworkSettings
 from gemma_serving.planning.settings.vllm_args import VllmOptions
 from gemma_serving.planning.settings.workload import Workload
@@ -65,45 +65,45 @@ def change_of(finding: Finding, path: str) -> object:
     return next(remedy.changes[path] for remedy in finding.remedies if path in remedy.changes)
 
 
-def deployment(model: str = "E2B-it", accelerator: str = "v6e-4", **options: object) -> Deployment:
-    return Deployment(
+def question(model: str = "E2B-it", accelerator: str = "v6e-4", **options: object) -> Question:
+    return Question().changed(
         model=f"google/gemma-4-{model}",
         accelerator=accelerator,
         vllm=VllmOptions(**options),  # pyright: ignore[reportArgumentType] - a test's shorthand
     )
 
 
-def on_cloud_run(**options: object) -> Deployment:
-    return replace(MEASURED["qat-26b-l4"], cloud_run=service_block(**options))  # pyright: ignore[reportArgumentType]
+def on_cloud_run(**options: object) -> Question:
+    return MEASURED["qat-26b-l4"].changed(cloud_run=service_block(**options))  # pyright: ignore[reportArgumentType]
 
 
-def on_tpu(**options: object) -> Deployment:
-    return replace(deployment(), tpu=tpu_block(**options))  # pyright: ignore[reportArgumentType]
+def on_tpu(**options: object) -> Question:
+    return question().changed(tpu=tpu_block(**options))  # pyright: ignore[reportArgumentType]
 
 
 def in_a_network(**vllm):
     """A TPU machine in an existing network, with its weights in the bucket."""
     tpu = tpu_block(existing_network=EXISTING)
-    return replace(deployment(**vllm), weights_mode="disk", tpu=tpu)
+    return question(**vllm).changed(weights_mode="disk", tpu=tpu)
 
 
-def asked(**workload: int) -> Deployment:
-    return replace(deployment(), workload=Workload(**workload))
+def asked(**workload: int) -> Question:
+    return question().changed(workload=Workload(**workload))
 
 
 STARTS_IN_TIME = ProbeSettings(initial_delay_s=240, period_s=60, failure_threshold=25, timeout_s=60)
 
 # Per id: settings that must show it, and settings just beyond its edge that must not.
-EDGES: dict[str, tuple[Deployment, Deployment]] = {
+EDGES: dict[str, tuple[Question, Question]] = {
     "FIT04": (
-        deployment("31B-it", "v6e-4", max_model_len=262_144),
-        deployment("31B-it", "v6e-4", max_model_len=32_768),
+        question("31B-it", "v6e-4", max_model_len=262_144),
+        question("31B-it", "v6e-4", max_model_len=32_768),
     ),
     "FIT09": (
-        deployment("26B-A4B-it-qat-w4a16-ct", "L4", kv_cache_dtype="fp8", max_model_len=110_000),
-        deployment("26B-A4B-it-qat-w4a16-ct", "L4", kv_cache_dtype="fp8", max_model_len=60_000),
+        question("26B-A4B-it-qat-w4a16-ct", "L4", kv_cache_dtype="fp8", max_model_len=110_000),
+        question("26B-A4B-it-qat-w4a16-ct", "L4", kv_cache_dtype="fp8", max_model_len=60_000),
     ),
-    "LEN03": (deployment(max_model_len=131_073), deployment(max_model_len=131_072)),
+    "LEN03": (question(max_model_len=131_073), question(max_model_len=131_072)),
     "WRK02": (asked(users=300), asked(users=200)),
     "WRK03": (asked(input_tokens=16_000), asked(input_tokens=15_000)),
     "WRK04": (asked(images=5), asked(images=4)),
@@ -119,7 +119,7 @@ EDGES: dict[str, tuple[Deployment, Deployment]] = {
         on_cloud_run(startup_probe=replace(STARTS_IN_TIME, failure_threshold=30)),
     ),
     "TPU02": (on_tpu(max_run_duration_s=8 * 86_400), on_tpu(max_run_duration_s=7 * 86_400)),
-    "CST04": (replace(on_tpu(), today="2027-02-07"), replace(on_tpu(), today="2027-02-06")),
+    "CST04": (on_tpu().changed(today="2027-02-07"), on_tpu().changed(today="2027-02-06")),
 }
 
 
@@ -136,13 +136,13 @@ def test_a_finding_is_shown_up_to_its_edge_and_not_beyond(subtests: pytest.Subte
 
 @pytest.mark.parametrize("accepted", [("FIT01",), tuple(RULES)])
 def test_what_does_not_fit_is_never_said_to_fit_even_when_accepted(accepted: tuple[str, ...]):
-    p = plan(replace(MEASURED["qat-31b-l4"], accept_findings=accepted))
+    p = plan(MEASURED["qat-31b-l4"].changed(accept_findings=accepted))
     assert (p.fits, p.verdict) == (False, "out-of-memory")
     assert [f.id for f in p.stopping] == ["FIT01"]
 
 
 def test_a_secret_stops_every_plan_even_when_accepted():
-    p = plan(replace(deployment(extra_args=("--api-key=canary",)), accept_findings=tuple(RULES)))
+    p = plan(question(extra_args=("--api-key=canary",)).changed(accept_findings=tuple(RULES)))
     assert (p.fits, p.verdict) == (False, "blocked")
     assert [f.id for f in p.stopping] == ["SEC01"]
 
@@ -159,7 +159,7 @@ def test_only_ids_that_exist_and_may_be_accepted_are_taken():
 
 
 def test_the_first_way_out_of_one_finding_does_not_end_in_another():
-    bad = Deployment(model="nvidia/Gemma-4-31B-IT-NVFP4", accelerator="v6e-1")
+    bad = Question().changed(model="nvidia/Gemma-4-31B-IT-NVFP4", accelerator="v6e-1")
     assert {f.id for f in plan(bad).stopping} == {"FIT01", "FIT06"}
     for identifier in ("FIT01", "FIT06"):
         ways = the(plan(bad), identifier).remedies
@@ -180,7 +180,7 @@ def test_machines_of_compute_engine_are_marked_as_outside_the_project():
 
 def test_len02_names_the_projects_own_assumption_where_it_decides():
     def len02(**vllm):
-        return the(plan(deployment("E4B-it", vllm.pop("on", "L4"), max_num_batched_tokens=2_048, **vllm)), "LEN02")
+        return the(plan(question("E4B-it", vllm.pop("on", "L4"), max_num_batched_tokens=2_048, **vllm)), "LEN02")
 
     assumed, chosen = len02(), len02(disable_chunked_mm_input=True)
     assert "because vllm.disableChunkedMmInput is true by this project's default, but" in assumed.message
@@ -190,9 +190,7 @@ def test_len02_names_the_projects_own_assumption_where_it_decides():
     assert "Set it to false only if clients send text" in on_tpu.advice
     assert {"vllm.disable_chunked_mm_input": False} not in [remedy.changes for remedy in on_tpu.remedies]
     assert (
-        found(
-            plan(deployment("E4B-it", "v6e-1", max_num_batched_tokens=2_048, disable_chunked_mm_input=False)), "LEN02"
-        )
+        found(plan(question("E4B-it", "v6e-1", max_num_batched_tokens=2_048, disable_chunked_mm_input=False)), "LEN02")
         is None
     )
 
@@ -207,57 +205,57 @@ def test_len02_names_the_projects_own_assumption_where_it_decides():
     ],
 )
 def test_a_number_of_image_tokens_moves_to_its_key(extra, nearest):
-    finding = the(plan(deployment(extra_args=("--max-logprobs=5", *extra))), "ARG03")
+    finding = the(plan(question(extra_args=("--max-logprobs=5", *extra))), "ARG03")
     assert [remedy.changes for remedy in finding.remedies] == [
         {"vllm.image_tokens": nearest, "vllm.extra_args": ("--max-logprobs=5",)}
     ]
 
 
 def test_a_parser_that_a_plugin_registers_is_not_judged():
-    own = deployment(tool_call_parser="mine", extra_args=("--tool-parser-plugin=/plugins/mine.py",))
+    own = question(tool_call_parser="mine", extra_args=("--tool-parser-plugin=/plugins/mine.py",))
     assert found(plan(own), "ARG04") is None
     assert (
         "vllm.toolCallParser (mine) has an invalid value"
-        in the(plan(deployment(tool_call_parser="mine")), "ARG02").message
+        in the(plan(question(tool_call_parser="mine")), "ARG02").message
     )
-    assert "vllm.toolCallParser" in the(plan(deployment(tool_call_parser="hermes")), "ARG04").message
-    off = plan(deployment(tool_call_parser="mine", enable_auto_tool_choice=False))
+    assert "vllm.toolCallParser" in the(plan(question(tool_call_parser="hermes")), "ARG04").message
+    off = plan(question(tool_call_parser="mine", enable_auto_tool_choice=False))
     assert found(off, "ARG04") is found(off, "ARG02") is None, "vLLM does not read it then"
 
 
 @pytest.mark.parametrize("extra", [("--lora-modules", "a=org/adapter"), ("--tokenizer=org/tokenizer",)])
 def test_adapters_and_tokenizers_of_the_hub_need_a_way_there_too(extra):
-    asked = replace(in_a_network(extra_args=("--enable-lora", *extra)), accept_findings=("WRK09",))
+    asked = in_a_network(extra_args=("--enable-lora", *extra)).changed(accept_findings=("WRK09",))
     finding = the(plan(asked), "NET03")
     assert extra[-1].rpartition("=")[2] in finding.message
     assert [remedy.changes for remedy in finding.remedies] == [
         {"tpu.existing_network": None},
         {"vllm.extra_args": ("--enable-lora",)},
     ]
-    assert found(plan(replace(asked, weights_mode="hub")), "NET03") is None, "the subnet has Cloud NAT for the weights"
+    assert found(plan(asked.changed(weights_mode="hub")), "NET03") is None, "the subnet has Cloud NAT for the weights"
 
 
 def test_a_4_bit_model_on_a_tpu_is_offered_with_its_encoders_to_a_workload_with_images():
     """Without images it serves text only, as the shipped stack does: test_stack_findings."""
-    asked = Deployment(model="google/gemma-4-31B-it", accelerator="v6e-1", workload=Workload(images=1))
+    asked = Question().changed(model="google/gemma-4-31B-it", accelerator="v6e-1", workload=Workload(images=1))
     changes = [way.changes for way in the(plan(asked), "FIT01").remedies]
     offered = next(one for one in changes if str(one.get("model")).endswith("w4a16-ct"))
     assert "vllm.limit_mm_per_prompt" not in offered
 
 
 def test_a_start_longer_than_any_probe_is_told_so():
-    bf16 = with_changes(deployment("31B-it", "RTX PRO 6000"), {"weights_mode": "fuse", "cloud_run.memory_mib": 81_920})
+    bf16 = with_changes(question("31B-it", "RTX PRO 6000"), {"weights_mode": "fuse", "cloud_run.memory_mib": 81_920})
     finding = the(plan(bf16), "PRB01")
     assert "Cloud Run allows at most 34 min" in finding.message
     assert "No probe within Cloud Run's limits is long enough." in finding.advice
     assert finding.remedies[0].changes == {"weights_mode": "fuse-buffered"}
-    assert found(plan(replace(bf16, weights_mode="fuse-buffered")), "PRB01") is None
+    assert found(plan(bf16.changed(weights_mode="fuse-buffered")), "PRB01") is None
 
 
 @pytest.mark.parametrize(("seconds", "allowed"), [(0, 600), (599, 600), (7 * 86_400 + 1, 7 * 86_400)])
 @pytest.mark.parametrize("provisioning", ["flex-start", "spot"])
 def test_a_run_duration_outside_the_range_is_moved_to_its_end(seconds: int, allowed: int, provisioning: str):
-    bad = replace(on_tpu(max_run_duration_s=seconds, provisioning=(provisioning,)), accept_findings=("TPU08",))
+    bad = on_tpu(max_run_duration_s=seconds, provisioning=(provisioning,)).changed(accept_findings=("TPU08",))
     assert change_of(the(plan(bad), "TPU02"), "tpu.max_run_duration_s") == allowed
 
 
@@ -269,7 +267,7 @@ def test_a_run_duration_outside_the_range_is_moved_to_its_end(seconds: int, allo
     ],
 )
 def test_localhost_is_refused_however_it_is_written(url: str, fixed: str):
-    assert change_of(the(plan(replace(deployment(), endpoint_url=url)), "NET01"), "endpoint_url") == fixed
+    assert change_of(the(plan(question().changed(endpoint_url=url)), "NET01"), "endpoint_url") == fixed
 
 
 @pytest.mark.parametrize(
@@ -290,13 +288,13 @@ def test_localhost_is_refused_however_it_is_written(url: str, fixed: str):
 def test_a_secret_argument_is_never_shown_and_taken_out_with_its_flag(
     arguments: tuple[str, ...], kept: tuple[str, ...]
 ):
-    finding = the(plan(deployment(extra_args=arguments)), "SEC01")
+    finding = the(plan(question(extra_args=arguments)), "SEC01")
     assert "canary" not in repr(finding)
     assert change_of(finding, "vllm.extra_args") == kept
 
 
 def test_a_host_that_only_begins_like_localhost_is_not_refused():
-    assert found(plan(replace(deployment(), endpoint_url="https://localhost.example.com")), "NET01") is None
+    assert found(plan(question().changed(endpoint_url="https://localhost.example.com")), "NET01") is None
 
 
 def test_each_argument_that_opens_a_server_is_named_and_removed(subtests: pytest.Subtests):
@@ -308,7 +306,7 @@ def test_each_argument_that_opens_a_server_is_named_and_removed(subtests: pytest
     later = ("--hf-config-path=evil/repo", "--enable-log-requests")
     for argument in (*origins, *switches, *values, *more, *others, *later):
         with subtests.test(argument):
-            finding = the(plan(deployment(extra_args=("--max-logprobs=5", argument))), "SEC10")
+            finding = the(plan(question(extra_args=("--max-logprobs=5", argument))), "SEC10")
             assert f"opens the server: {argument.partition('=')[0].replace('_', '-')} " in finding.message
             assert finding.remedies[0].changes == {"vllm.extra_args": ("--max-logprobs=5",)}
 
@@ -321,7 +319,7 @@ def test_every_flag_of_the_table_is_one_of_vllms():
 
 
 def test_the_remedy_of_an_opening_argument_shows_no_secret():
-    p = plan(replace(deployment(extra_args=("--api-key=canary", "--grpc", "--config=/x")), has_api_key=True))
+    p = plan(question(extra_args=("--api-key=canary", "--grpc", "--config=/x")).changed(has_api_key=True))
     kept = {"SEC01": ("--grpc", "--config=/x"), "SEC05": ("--config=/x",), "SEC10": ("--grpc",)}
     assert {one: the(p, one).remedies[0].changes["vllm.extra_args"] for one in kept} == kept
     assert "canary" not in together_text(p.together, CommandWording())
@@ -330,30 +328,30 @@ def test_the_remedy_of_an_opening_argument_shows_no_secret():
 def test_a_domain_that_only_an_inner_network_has_blocks(subtests: pytest.Subtests):
     for name in ("localhost", "db", "10.0.0.5", "metadata.google.internal", "printer.local"):
         with subtests.test(name):
-            finding = the(plan(deployment(allowed_media_domains=("a.example", name))), "SEC06")
+            finding = the(plan(question(allowed_media_domains=("a.example", name))), "SEC06")
             assert finding.severity == "block"
             assert f"{name} can only be inside it" in finding.message
 
 
 def test_a_known_vulnerability_is_found_where_everybody_may_call_and_depends_on_what_the_stack_has():
     def said(identifier="SEC04", **changes):
-        public = replace(on_cloud_run(public=changes.pop("public", True)), image=image_of_version("0.28.0"))
-        found_one = found(plan(replace(public, **changes)), identifier)
+        public = on_cloud_run(public=changes.pop("public", True)).changed(image=image_of_version("0.28.0"))
+        found_one = found(plan(public.changed(**changes)), identifier)
         count = found_one and re.search(r"has (\d+) published", found_one.message)
         return found_one and (found_one.severity, int(count[1]) if count else 0)
 
-    vllm = on_cloud_run().vllm
+    vllm = on_cloud_run().settings.vllm
     template = replace(vllm, chat_template="/t.jinja")
     own_code = replace(template, trust_remote_code=True)
     with_video = replace(vllm, limit_mm_per_prompt={"image": 1, "video": 1})
     assert said() == ("warn", 5)
     assert said(public=False) is None
-    assert len(vulnerabilities(examine(replace(on_cloud_run(), image=image_of_version("0.28.0"))))) == 5
-    assert plan(replace(on_cloud_run(), image=image_of_version("0.31.0"))).vulnerabilities == (
+    assert len(vulnerabilities(examine(on_cloud_run().changed(image=image_of_version("0.28.0"))))) == 5
+    assert plan(on_cloud_run().changed(image=image_of_version("0.31.0"))).vulnerabilities == (
         "PYSEC-2026-4344",
         "PYSEC-2026-4349",
     )
-    assert plan(replace(on_cloud_run(), image=image_of_version("0.32.0"))).vulnerabilities == ()
+    assert plan(on_cloud_run().changed(image=image_of_version("0.32.0"))).vulnerabilities == ()
     assert said(image=image_of_version("0.30.1rc1.dev221+gc8d7a7dd1")) == ("warn", 2)
     assert said(image=image_of_version("0.30.0rc1.dev5")) == ("warn", 5), "its commit may be older than the repair"
     assert said(image=image_of_version("0.31.0"), vllm=template) is None
@@ -375,7 +373,7 @@ def test_a_known_vulnerability_is_found_where_everybody_may_call_and_depends_on_
 @example("25.09")
 @example("3.2.5")
 def test_an_unknown_version_is_named_by_one_warning_and_no_record_speaks_of_it(version: str):
-    p = plan(replace(on_cloud_run(public=True), image=image_of_version(version)))
+    p = plan(on_cloud_run(public=True).changed(image=image_of_version(version)))
     is_known = version in {*RELEASES["releases"].split(), *RELEASES["others"].split()}
     warned = found(p, "SEC04")
     is_named = warned is not None and "are unknown" in warned.message
@@ -394,13 +392,13 @@ def test_each_bound_of_a_record_is_a_known_release():
 
 
 def test_the_least_batch_that_holds_a_video_is_accepted():
-    bad = deployment(
+    bad = question(
         max_num_batched_tokens=2_048, disable_chunked_mm_input=True, limit_mm_per_prompt={"image": 4, "video": 1}
     )
     least = change_of(the(plan(bad), "LEN02"), "vllm.max_num_batched_tokens")
     assert isinstance(least, int)
     for tokens, shown in ((least, False), (least - 1, True)):
-        p = plan(replace(bad, vllm=replace(bad.vllm, max_num_batched_tokens=tokens)))
+        p = plan(bad.changed(vllm=replace(bad.settings.vllm, max_num_batched_tokens=tokens)))
         assert (found(p, "LEN02") is not None) is shown
 
 
@@ -427,7 +425,7 @@ def test_what_a_quota_will_do_is_said_only_of_one_that_was_read_or_set(instances
     }
     asked = on_cloud_run(region="us-east4", cpu=4, memory_mib=16 * 1024, max_instances=instances, **stated_settings)
     quotas = tuple((unit, Present(float(limit))) for unit, limit in zip(units, read, strict=True) if limit)
-    planned = plan(replace(asked, quotas=quotas))
+    planned = plan(asked.changed(quotas=quotas))
     gpus, *known = [one or other for one, other in zip(read, stated, strict=True)]
     shown = found(planned, "SCL02")
     assert (shown is not None) is (instances > (gpus or 1))
@@ -452,12 +450,12 @@ def test_without_a_project_nothing_is_said_about_its_quota():
 
 
 def test_items_that_are_not_served_need_no_room():
-    p = plan(deployment(max_num_batched_tokens=256, disable_chunked_mm_input=True, limit_mm_per_prompt=TEXT_ONLY))
+    p = plan(question(max_num_batched_tokens=256, disable_chunked_mm_input=True, limit_mm_per_prompt=TEXT_ONLY))
     assert found(p, "LEN02") is None
 
 
 def test_a_utilisation_too_low_for_the_weights_is_out_of_memory_too():
-    p = plan(deployment("E2B-it", "L4", gpu_memory_utilization=0.35))
+    p = plan(question("E2B-it", "L4", gpu_memory_utilization=0.35))
     assert p.verdict == "out-of-memory"
     assert "No memory is left for the KV cache" in the(p, "FIT01").message
 
@@ -466,14 +464,17 @@ def test_the_age_of_a_template_is_its_record_else_that_of_the_pinned_commit_and_
     subtests: pytest.Subtests,
 ):
     model = "google/gemma-4-E2B-it"
-    pinned = replace(deployment(), model=model, model_revision=CHECKPOINTS[model].commit)
-    own, image = replace(pinned.vllm, chat_template="./a.jinja"), replace(pinned.vllm, chat_template="/a.jinja")
+    pinned = question().changed(project="p", model=model, model_revision=CHECKPOINTS[model].commit)
+    own, image = (
+        replace(pinned.settings.vllm, chat_template="./a.jinja"),
+        replace(pinned.settings.vllm, chat_template="/a.jinja"),
+    )
     read = {"chat_template.jinja": "2026-07", "./a.jinja": "unknown"}
     for name, changed, severity in (
         ("a known commit", {}, None),
         ("another commit", {"model_revision": "0" * 40}, "info"),
-        ("no commit", {"model_revision": ""}, "info"),
-        ("no stack", {"model_revision": None}, None),
+        ("no commit", {"model_revision": None}, "info"),
+        ("no stack", {"project": "", "model_revision": None}, None),
         (
             "a record goes before the commit",
             {"bucket": BucketSettings(templates={**read, "chat_template.jinja": "older"})},
@@ -484,7 +485,7 @@ def test_the_age_of_a_template_is_its_record_else_that_of_the_pinned_commit_and_
         ("one of the image has none", {"vllm": image}, None),
     ):
         with subtests.test(name):
-            finding = found(plan(replace(pinned, **changed)), "MOD08")
+            finding = found(plan(pinned.changed(**changed)), "MOD08")
             assert (finding and finding.severity) == severity
 
 
@@ -499,6 +500,6 @@ def test_every_finding_has_a_reason_of_its_own(identifier: str):
 
 @pytest.mark.parametrize("config", [{"method": "mtp"}, {"method": "draft_model"}, {"method": "eagle3"}, {}])
 def test_a_method_that_needs_a_draft_model_is_blocked_without_one(config: dict[str, str]):
-    blocked = the(plan(deployment(speculative_config={**config, "num_speculative_tokens": 2})), "MOD03")
+    blocked = the(plan(question(speculative_config={**config, "num_speculative_tokens": 2})), "MOD03")
     assert blocked.severity == "block"
     assert change_of(blocked, "vllm.speculative_config")["model"].startswith("google/gemma-4-E2B-it")

@@ -24,14 +24,14 @@ from gemma_serving.planning.model.catalog import spec_of
 from gemma_serving.planning.planner import plan
 from gemma_serving.planning.rules import memory as rules_memory
 from gemma_serving.planning.rules.findings import QUOTA_IDS, RULES, detected_findings
-from gemma_serving.planning.settings.deployment import Deployment
+from gemma_serving.planning.settings.question import Question
 from gemma_serving.planning.settings.workload import Workload, parse_workload
 from gemma_serving.planning.solve import search
 from gemma_serving.planning.solve.candidates import (
     checkpoints_of,
-    deployment_of,
     image_for,
     longest_request,
+    question_of,
     rentable_accelerators,
     servings_of,
     settings_of,
@@ -39,7 +39,7 @@ from gemma_serving.planning.solve.candidates import (
 from gemma_serving.planning.solve.search import ServiceLimits, Solution, SolutionSet, solve
 from gemma_serving.scripts.plan.stack_text import StackFile, stack_text
 from gemma_serving.stacks.loading import from_file
-from gemma_serving.stacks.planned import to_deployment
+from gemma_serving.stacks.planned import to_question
 from gemma_serving.stacks.program import run as program
 from tests.laws import examples
 from tests.planning.blocks import service_block, tpu_block
@@ -81,8 +81,8 @@ def written(folder: Path, solution: Solution, limits: ServiceLimits) -> Path:
 
 def check_file(path: Path, solution: Solution) -> None:
     """Assert that the file is planned as fitting, without a warning but those that were shown, with the figures that were shown."""
-    deployment = to_deployment(from_file(path, project="my-project"))
-    planned = plan(deployment)
+    question = to_question(from_file(path, project="my-project"))
+    planned = plan(question)
     assert planned.fits
     assert planned.margin is None
     shown = {f.id: f.severity for f in planned.findings if f.severity != "info" or f.id.startswith("WRK")}
@@ -131,8 +131,8 @@ WORKLOADS = st.builds(
 def test_a_checkpoint_on_a_card_is_tried_at_most_three_times(workload, family):
     need, places = longest_request(workload, None), rentable_accelerators(())
     for served, (place, *_) in itertools.product(servings_of(checkpoints_of(family)), places):
-        deployment = deployment_of(served, place, workload, None)
-        tries = [one.vllm for one in settings_of(deployment, need, workload.users or 0)]
+        question = question_of(served, place, workload, None)
+        tries = [one.settings.vllm for one in settings_of(question, need, workload.users or 0)]
         lengths = [one.max_model_len for one in tries]
         assert 2 <= len(tries) <= 3
         assert lengths[0] > lengths[1] or len(tries) == 2
@@ -156,10 +156,10 @@ def test_all_that_is_found_for_drawn_workloads_is_planned_as_fitting(tmp_path_fa
     assert (answer.nearest is None) == bool(answer.solutions)
 
 
-def plain(model: str, accelerator: str, workload: Workload) -> Deployment:
+def plain(model: str, accelerator: str, workload: Workload) -> Question:
     """Return what a person would ask without thinking of settings: the model there, at the planner's own settings."""
     on_run = not ACCELERATORS[accelerator].is_tpu
-    return Deployment(
+    return Question().changed(
         model=model,
         accelerator=accelerator,
         platform="cloud-run" if on_run else "tpu-vm",
@@ -201,7 +201,7 @@ def enumerated(workload: Workload, limits: ServiceLimits, family: str, below_usd
         for place in hosts if image_for(served, hosts[0].accelerator) else ():
             if place.usd_per_hour >= below_usd or need > spec_of(served.checkpoint.id).max_positions:
                 continue
-            here = deployment_of(served, place, workload, None)
+            here = question_of(served, place, workload, None)
             for tuned in settings_of(here, need, workload.users or 0):
                 subject = search.with_concurrency(resolve(tuned))
                 answer = subject.workload
@@ -407,7 +407,7 @@ def test_31b_on_one_chip_is_offered_with_the_image_that_has_to_be_built(command,
     assert row["start_s"] < 1_800, "with the encoders of images and sound it starts in 45 min"
     written_file = tmp_path / "Pulumi.mine.yaml"
     assert "gemma-serving:image: vllm-tpu-w4a16\n" in written_file.read_text(encoding="utf-8")
-    assert plan(to_deployment(from_file(written_file, project="my-project"))).fits
+    assert plan(to_question(from_file(written_file, project="my-project"))).fits
     code, out, _ = command(*asked)
     assert code == 0
     assert "hub, text only" in out
@@ -444,7 +444,7 @@ def test_prices_of_ones_own_decide_and_are_named_in_the_file(command, tmp_path):
     )
     row = json.loads(out)["rows"][0]
     assert (code, row["accelerator"], row["usd_per_hour"]) == (0, "v6e-1", 0.01)
-    planned = plan(to_deployment(from_file(tmp_path / "Pulumi.mine.yaml", project="my-project"), tmp_path))
+    planned = plan(to_question(from_file(tmp_path / "Pulumi.mine.yaml", project="my-project"), tmp_path))
     assert planned.cost.usd_per_hour == 0.01
 
 
@@ -474,7 +474,7 @@ def test_a_question_has_the_price_and_the_start_of_the_file_that_new_writes(size
     assert asked
     for one in asked:
         accelerator = one.subject.resolved.accelerator.name
-        question = Deployment(
+        question = Question().changed(
             model=one.served.checkpoint.id, quantization=one.served.quantization, accelerator=accelerator
         )
         planned = plan(question)

@@ -11,19 +11,19 @@ from gemma_serving.planning.data.checkpoints import with_owner
 from gemma_serving.planning.data.images import IMAGES
 from gemma_serving.planning.memory.host_memory import with_margin_gib
 from gemma_serving.planning.planner import original_note, plan
-from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.paths import value_at, with_changes
+from gemma_serving.planning.settings.question import Question
 from gemma_serving.planning.settings.workload import DEFAULT_WORKLOAD
-from gemma_serving.planning.solve.candidates import checkpoints_of, deployment_of, rentable_accelerators, servings_of
+from gemma_serving.planning.solve.candidates import checkpoints_of, question_of, rentable_accelerators, servings_of
 from gemma_serving.stacks.loading import from_file
-from gemma_serving.stacks.planned import to_deployment
+from gemma_serving.stacks.planned import to_question
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = shipped_files(ROOT)
 
 
 def deployed(path):
-    return to_deployment(from_file(path, project="my-project"))
+    return to_question(from_file(path, project="my-project"))
 
 
 def planned(path):
@@ -85,13 +85,15 @@ def test_every_stack_says_how_to_receive_its_alerts():
 @pytest.mark.parametrize("image", [image for image, row in IMAGES.items() if row.shipped])
 def test_the_way_out_on_one_chip_and_the_search_start_as_the_shipped_stack(image: str):
     ((model, row),) = IMAGES[image].shipped["v6e-1"].items()
-    shipped = next(stack for stack in map(deployed, FILES) if (stack.model, stack.accelerator_name) == (model, "v6e-1"))
+    shipped = next(
+        stack for stack in map(deployed, FILES) if (stack.settings.model, stack.accelerator_name) == (model, "v6e-1")
+    )
     assert {path: value_at(shipped, path) for path in row} == row
-    asked = Deployment(model="google/gemma-4-31B-it", accelerator="v6e-1")
+    asked = Question().changed(model="google/gemma-4-31B-it", accelerator="v6e-1")
     (way,) = (way for found in plan(asked).findings for way in found.remedies if way.changes.get("model") == model)
     moved, own = plan(with_changes(asked, way.changes)), plan(shipped)
     assert (moved.vllm, moved.startup.total_s) == (own.vllm, own.startup.total_s)
     (served,) = servings_of(checkpoints_of(model))
     ((place,),) = rentable_accelerators((), accelerator="v6e-1")
-    searched = plan(deployment_of(served, place, DEFAULT_WORKLOAD, None))
+    searched = plan(question_of(served, place, DEFAULT_WORKLOAD, None))
     assert searched.startup.total_s == own.startup.total_s

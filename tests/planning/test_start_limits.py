@@ -21,14 +21,14 @@ from gemma_serving.planning.speed.start_limits import (
     stage_limits,
 )
 from gemma_serving.stacks.loading import from_file
-from gemma_serving.stacks.planned import to_deployment
+from gemma_serving.stacks.planned import to_question
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = {path.stem.removeprefix("Pulumi."): path for path in shipped_files(ROOT)}
 
 
 def subject_of(stack: str) -> Subject:
-    return examine(to_deployment(from_file(SHIPPED[stack], project="my-project")))
+    return examine(to_question(from_file(SHIPPED[stack], project="my-project")))
 
 
 def faults(limits: tuple[StageLimit, ...], platform: str) -> Iterator[str]:

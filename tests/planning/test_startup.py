@@ -11,32 +11,31 @@ from gemma_serving.planning.machine.devices import parse_device
 from gemma_serving.planning.planner import plan
 from gemma_serving.planning.question.types import StartupPlan
 from gemma_serving.planning.settings.bucket import BucketSettings
-from gemma_serving.planning.settings.deployment import Deployment
+from gemma_serving.planning.settings.question import Question
 from gemma_serving.planning.settings.tpu import CompileCache
 from gemma_serving.planning.settings.vllm_args import VllmOptions
 from gemma_serving.planning.speed.side_by_side import SharedUse, together_s
 from gemma_serving.planning.units import from_gib
 from gemma_serving.stacks.loading import from_file
-from gemma_serving.stacks.planned import to_deployment
+from gemma_serving.stacks.planned import to_question
 from gemma_serving.vm_agent.base import HUB_CACHE, HUB_CACHE_VARIABLE, TMPFS
 from tests.planning.blocks import service_block, tpu_block
 from tests.planning.corpus.measured import sequential_s
-from tests.records import replace
 
 ROOT = Path(__file__).parents[2]
 TPU_STACKS = sorted(name for path in shipped_files(ROOT) if (name := path.name.split(".")[1]).startswith("tpu-"))
-TPU = Deployment(model="google/gemma-4-E2B-it", accelerator="v6e-1")
-RUN = Deployment(model="google/gemma-4-12B-it-qat-w4a16-ct", accelerator="L4")
+TPU = Question().changed(model="google/gemma-4-E2B-it", accelerator="v6e-1")
+RUN = Question().changed(model="google/gemma-4-12B-it-qat-w4a16-ct", accelerator="L4")
 """Boots whose start-up the planner misses by more than a quarter."""
 
 
-def limited(**limits: int) -> Deployment:
-    return replace(TPU, vllm=VllmOptions(limit_mm_per_prompt=limits or None))  # pyright: ignore[reportArgumentType]
+def limited(**limits: int) -> Question:
+    return TPU.changed(vllm=VllmOptions(limit_mm_per_prompt=limits or None))  # pyright: ignore[reportArgumentType]
 
 
 def started(place: tuple[str, str], mode: str) -> StartupPlan:
-    model = "google/gemma-4-31B-it" if place[0] == "v6e-4" else TPU.model
-    question = replace(TPU, model=model, accelerator=place[0], platform=place[1], weights_mode=mode)  # pyright: ignore[reportArgumentType]
+    model = "google/gemma-4-31B-it" if place[0] == "v6e-4" else TPU.settings.model
+    question = TPU.changed(model=model, accelerator=place[0], platform=place[1], weights_mode=mode)  # pyright: ignore[reportArgumentType]
     return plan(question).startup
 
 
@@ -47,7 +46,7 @@ def test_text_only_serving_warms_up_no_processor():
 
 
 def test_a_warm_cache_still_takes_minutes_and_no_cache_takes_all():
-    warm, cold = (replace(TPU, tpu=tpu_block(compile_cache=cache)) for cache in ("machine", "off"))
+    warm, cold = (TPU.changed(tpu=tpu_block(compile_cache=cache)) for cache in ("machine", "off"))
     saved = plan(cold).startup.restart_s - plan(warm).startup.restart_s
     assert saved == pytest.approx(plan(TPU).startup.compile_s * (1 - constant("XLA_CACHED_FACTOR")))
     assert plan(warm).startup.restart_s > 300
@@ -55,7 +54,7 @@ def test_a_warm_cache_still_takes_minutes_and_no_cache_takes_all():
 
 def test_a_tpu_vm_keeps_its_weights_outside_the_container():
     assert (HUB_CACHE_VARIABLE, HUB_CACHE.startswith(TMPFS)) == ("HF_HOME", False)
-    start = plan(replace(TPU, weights_mode="hub", tpu=tpu_block(compile_cache="off"))).startup
+    start = plan(TPU.changed(weights_mode="hub", tpu=tpu_block(compile_cache="off"))).startup
     kept_s = start.restart_s - start.compile_s
     fetched_s = sequential_s(start) - constant("VM_IMAGE_PULL_S") - start.compile_s
     assert kept_s < fetched_s
@@ -64,7 +63,7 @@ def test_a_tpu_vm_keeps_its_weights_outside_the_container():
 @pytest.mark.parametrize("stack", TPU_STACKS)
 def test_no_weights_reach_a_tpu_faster_than_a_file_in_its_hosts_memory(stack: str):
     kept, streamed = (
-        plan(to_deployment(from_file(settings_file(stack, ROOT), project="my-project", changes=changes))).startup
+        plan(to_question(from_file(settings_file(stack, ROOT), project="my-project", changes=changes))).startup
         for changes in ({"weights": "bucket"}, {"weights": "bucket", "vllm.loadFormat": "runai_streamer"})
     )
     assert kept.restart_s <= streamed.restart_s <= streamed.total_s
@@ -75,7 +74,7 @@ def test_no_weights_reach_a_tpu_faster_than_a_file_in_its_hosts_memory(stack: st
 @pytest.mark.parametrize("direct_vpc", [False, True])
 def test_a_restart_on_cloud_run_fetches_its_weights_again(mode: str, direct_vpc: bool):
     run = service_block(direct_vpc=direct_vpc)
-    start = plan(replace(RUN, weights_mode=mode, cloud_run=run)).startup  # pyright: ignore[reportArgumentType]
+    start = plan(RUN.changed(weights_mode=mode, cloud_run=run)).startup  # pyright: ignore[reportArgumentType]
     connects_s = constant("CLOUD_RUN_VPC_CONNECT_S") if direct_vpc else 0.0
     assert start.restart_s == pytest.approx(start.total_s - constant("CLOUD_RUN_CONTAINER_START_S") - connects_s)
 
@@ -83,7 +82,7 @@ def test_a_restart_on_cloud_run_fetches_its_weights_again(mode: str, direct_vpc:
 @pytest.mark.parametrize("mode", ["fuse", "fuse-buffered"])
 def test_prefetching_over_a_mount_reads_the_weights_twice(mode: str):
     once, twice = (
-        plan(replace(RUN, weights_mode=mode, vllm=VllmOptions(safetensors_load_strategy=strategy))).startup  # pyright: ignore[reportArgumentType]
+        plan(RUN.changed(weights_mode=mode, vllm=VllmOptions(safetensors_load_strategy=strategy))).startup  # pyright: ignore[reportArgumentType]
         for strategy in ("lazy", "prefetch")
     )
     assert twice.load_s == pytest.approx(once.load_s * constant("FUSE_PREFETCH_READS"))
@@ -98,7 +97,7 @@ def test_the_process_of_each_gpu_fetches_all_weights_without_a_cache(mode: str, 
 
 
 def kept(cache: str) -> StartupPlan:
-    return plan(replace(TPU, tpu=tpu_block(compile_cache=cache))).startup  # pyright: ignore[reportArgumentType]
+    return plan(TPU.changed(tpu=tpu_block(compile_cache=cache))).startup  # pyright: ignore[reportArgumentType]
 
 
 ENDS = {
@@ -127,7 +126,7 @@ def test_a_tpu_vm_that_google_ends_archives_its_programs_in_the_stacks_own_bucke
     ends = form not in {"on demand", "a reservation"}
     value = written or ("bucket" if ends and existing is None else "machine")
     assert block.with_defaults(has_own_bucket=existing is None) == dataclasses.replace(block, compile_cache=value)
-    start = plan(replace(TPU, tpu=block, bucket=BucketSettings(existing=existing))).startup
+    start = plan(TPU.changed(tpu=block, bucket=BucketSettings(existing=existing))).startup
     archived, found = kept("bucket"), (start.total_s, start.cached_total_s, start.node_replacement_s, start.restart_s)
     assert found[0] == archived.total_s
     if value == "bucket":
@@ -151,7 +150,7 @@ def test_each_way_to_start_again_has_its_time_on_a_machine():
 
 @pytest.mark.parametrize("place", [("L4", "gce"), ("H200", "gce"), ("L4", "cloud-run"), ("v6e-1", "tpu-vm")])
 def test_the_plan_is_inside_its_own_band(place: tuple[str, str]):
-    start = plan(replace(TPU, accelerator=place[0], platform=place[1])).startup  # pyright: ignore[reportArgumentType]
+    start = plan(TPU.changed(accelerator=place[0], platform=place[1])).startup  # pyright: ignore[reportArgumentType]
     assert start.compile_low_s < start.compile_s < start.compile_high_s
     assert start.load_low_s < start.load_s < start.load_high_s
     parts_s = start.load_high_s - start.load_low_s + start.compile_high_s - start.compile_low_s
@@ -209,23 +208,23 @@ def test_two_stages_of_one_resource_gain_nothing_and_two_of_different_ones_every
 def test_docker_is_installed_before_anything_is_fetched():
     stages = {
         one.name: one
-        for one in plan(replace(TPU, tpu=tpu_block(api="compute-engine", accelerator_type="v6e-1"))).startup.stages
+        for one in plan(TPU.changed(tpu=tpu_block(api="compute-engine", accelerator_type="v6e-1"))).startup.stages
     }
     assert stages["image"].begins_s == stages["weights from the hub"].begins_s == stages["docker"].ends_s
 
 
 def test_each_stage_names_constants_that_exist():
     for place in (("v6e-1", "tpu-vm"), ("L4", "cloud-run"), ("H200", "gce")):
-        start = plan(replace(TPU, accelerator=place[0], platform=place[1])).startup  # pyright: ignore[reportArgumentType]
+        start = plan(TPU.changed(accelerator=place[0], platform=place[1])).startup  # pyright: ignore[reportArgumentType]
         for stage in start.stages:
             assert all(name in CONSTANTS or name.startswith("XLA_") for name in stage.source.split(", ")), stage
 
 
 def test_a_fast_core_compiles_in_half_the_time_and_an_unknown_one_widens_the_band():
-    l4, h200 = (plan(replace(TPU, accelerator=name, platform="gce")).startup for name in ("L4", "H200"))
+    l4, h200 = (plan(TPU.changed(accelerator=name, platform="gce")).startup for name in ("L4", "H200"))
     assert h200.compile_s < 0.65 * l4.compile_s
-    own = plan(replace(TPU, device=parse_device("memory=24GiB,bandwidth=300GB/s,tflops=121"))).startup
+    own = plan(TPU.changed(device=parse_device("memory=24GiB,bandwidth=300GB/s,tflops=121"))).startup
     assert own.compile_s == l4.compile_s
     assert own.compile_low_s < 0.7 * l4.compile_low_s
-    large = plan(replace(TPU, device=parse_device("memory=141GiB,bandwidth=4800GB/s,tflops=989"))).startup
+    large = plan(TPU.changed(device=parse_device("memory=141GiB,bandwidth=4800GB/s,tflops=989"))).startup
     assert large.compile_high_s > 1.5 * h200.compile_high_s

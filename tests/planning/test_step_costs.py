@@ -9,8 +9,8 @@ from gemma_serving.planning.cost.subject import Subject, examine
 from gemma_serving.planning.data.overheads import constant
 from gemma_serving.planning.machine.devices import parse_device
 from gemma_serving.planning.memory.weights import weights_of
-from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.image import image_of_version
+from gemma_serving.planning.settings.question import Question
 from gemma_serving.planning.settings.vllm_args import VllmOptions
 from gemma_serving.planning.settings.workload import Workload
 from gemma_serving.planning.speed.prefill import body_params, prompt_of
@@ -23,7 +23,7 @@ TEXT = {"image": 0, "audio": 0, "video": 0}
 def subject_of(model: str, device: str) -> Subject:
     """Return a text server on a card, by its specifications."""
     return examine(
-        Deployment(
+        Question().changed(
             model=model,
             accelerator="",
             device=parse_device(device),
@@ -190,7 +190,7 @@ def test_a_sequence_adds_its_whole_chunks_to_a_tpu_s_step_in_each_release(subtes
     for model, family, cache, *servers in Random(100).sample(TPU_CASES, 60):  # noqa: S311 - not for secrets
         found = [
             examine(
-                Deployment(
+                Question().changed(
                     model=f"google/gemma-4-{model}",
                     accelerator=f"{family}{chips}",
                     image=image_of_version(release),

@@ -15,13 +15,13 @@ from gemma_serving.planning.model.spec import ModelSpec
 from gemma_serving.planning.model.support import support_of, version_key
 from gemma_serving.planning.planner import plan
 from gemma_serving.planning.question.types import Plan
-from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.finding import Finding
 from gemma_serving.planning.settings.image import image_of_version
+from gemma_serving.planning.settings.question import Question
 from gemma_serving.planning.settings.vllm_args import VllmOptions
 from gemma_serving.planning.solve.remedy_wording import remedy_of
 from gemma_serving.stacks.loading import from_file
-from gemma_serving.stacks.planned import to_deployment
+from gemma_serving.stacks.planned import to_question
 from gemma_serving.stacks.settings_wording import StackWording
 from tests.records import replace
 
@@ -111,8 +111,8 @@ def test_a_development_version_may_have_what_the_next_minor_release_has(version:
     assert ("this development version may be older or newer" in found.message) == (severity == "warn")
 
 
-def of_release(model: str, accelerator: str, version: str, **options: Any) -> Deployment:
-    return Deployment(
+def of_release(model: str, accelerator: str, version: str, **options: Any) -> Question:
+    return Question().changed(
         model=f"google/gemma-4-{model}-it",
         accelerator=accelerator,
         image=image_of_version(version),
@@ -188,14 +188,14 @@ def test_versions_sort_as_vllm_counts_them():
     assert version_key("nightly") is None
 
 
-def stack(folder: Path, image: object) -> Deployment:
+def stack(folder: Path, image: object) -> Question:
     document = yaml.safe_load((ROOT / "Pulumi.tpu-v6e1.yaml").read_text(encoding="utf-8"))
     document["config"] |= {"gemma-serving:model": QAT, "gemma-serving:image": image}
     del document["config"]["gemma-serving:modelRevision"]
     document["config"]["gemma-serving:vllm"] |= {"maxModelLen": 4_096, "maxNumSeqs": 16}
     path = folder / "Pulumi.tpu-v6e1.yaml"
     path.write_text(yaml.safe_dump(document), encoding="utf-8")
-    return to_deployment(from_file(path, project="my-project"))
+    return to_question(from_file(path, project="my-project"))
 
 
 PATCHED = {"repository": "vllm/vllm-tpu", "digest": IMAGES["vllm-tpu"].digest, "version": IMAGES["vllm-tpu"].version}
@@ -210,8 +210,8 @@ def test_a_stack_asks_with_its_own_image(tmp_path: Path):
     assert plan(patched).fits
 
 
-def finding_severity(deployment: Deployment) -> str | None:
-    found = finding(plan(deployment))
+def finding_severity(question: Question) -> str | None:
+    found = finding(plan(question))
     if found is not None and found.severity == "block":
-        assert "image.supports" in remedy_of(found, StackWording(deployment))
+        assert "image.supports" in remedy_of(found, StackWording(question))
     return found.severity if found else None

@@ -5,20 +5,19 @@ import random
 import re
 
 import pytest
-from msgspec.structs import replace
 
 from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.memory.resolve import resolve
 from gemma_serving.planning.memory.weights import weights_of
 from gemma_serving.planning.planner import plan
 from gemma_serving.planning.question.tpu_quantization import converted_scheme
-from gemma_serving.planning.settings.deployment import Deployment
+from gemma_serving.planning.settings.question import Question
 from gemma_serving.planning.settings.vllm_args import VllmOptions, vllm_arguments
 from gemma_serving.planning.units import to_gib
 
 FP8 = {"module_path": ".*", "weight_qtype": "float8_e4m3fn", "act_qtype": "float8_e4m3fn"}
 SEED = 20261130
-LARGE = Deployment(model="google/gemma-4-31B-it", accelerator="v6e-4")
+LARGE = Question().changed(model="google/gemma-4-31B-it", accelerator="v6e-4")
 PATHS = {
     "attention": "model/language_model/layers/0/self_attn/q_proj",
     "mlp": "model/language_model/layers/0/mlp/up_proj",
@@ -37,7 +36,7 @@ TYPES = (None, "float8_e4m3fn", "int8", "int4")
 
 
 def with_options(on, **options):
-    return replace(on, vllm=VllmOptions(**options))
+    return on.changed(vllm=VllmOptions(**options))
 
 
 def config_of(*rules):
@@ -93,7 +92,9 @@ def test_rules_beside_others_are_not_planned_and_said_so(text):
 
 def test_the_setting_and_the_same_words_are_one_plan():
     by_key = with_options(LARGE, tpu_quantization="qwix-fp8")
-    [word] = [one for one in vllm_arguments(by_key.vllm, model_or_path="m") if one.startswith("--additional-config")]
+    [word] = [
+        one for one in vllm_arguments(by_key.settings.vllm, model_or_path="m") if one.startswith("--additional-config")
+    ]
     assert json.loads(word.partition("=")[2]) == json.loads(config_of(FP8))
     one, other = plan(by_key), plan(with_options(LARGE, extra_args=(word,)))
     assert (one.memory, one.throughput, one.startup) == (other.memory, other.throughput, other.startup)
@@ -108,7 +109,7 @@ def test_a_chip_must_hold_both_forms_of_a_layer():
     halved = whole.device - small.device
     assert to_gib(small.load_extra) == pytest.approx(2 * to_gib(halved), rel=0.002)
     assert not plan(with_options(LARGE, tpu_quantization="qwix-fp8")).stopping
-    one_chip = Deployment(model="google/gemma-4-E4B-it", accelerator="v5e-1")
+    one_chip = Question().changed(model="google/gemma-4-E4B-it", accelerator="v5e-1")
     found = plan(with_options(one_chip, tpu_quantization="qwix-fp8"))
     [finding] = [one for one in found.stopping if one.id == "FIT01"]
     assert "the bf16 form of the layers until they are converted" in finding.message
@@ -123,12 +124,14 @@ def test_a_chip_must_hold_both_forms_of_a_layer():
 )
 def test_where_nothing_converts_one_sentence_says_so(model, accelerator, said):
     with pytest.raises(PlanningError, match=re.escape(said)):
-        plan(with_options(Deployment(model=model, accelerator=accelerator), tpu_quantization="qwix-fp8"))
+        plan(with_options(Question().changed(model=model, accelerator=accelerator), tpu_quantization="qwix-fp8"))
 
 
 def test_a_model_that_is_served_in_pytorch_is_blocked():
     found = plan(
-        with_options(Deployment(model="google/gemma-4-12B-it", accelerator="v6e-4"), tpu_quantization="qwix-fp8")
+        with_options(
+            Question().changed(model="google/gemma-4-12B-it", accelerator="v6e-4"), tpu_quantization="qwix-fp8"
+        )
     )
     [finding] = [one for one in found.stopping if one.id == "FIT06"]
     assert "no effect" in finding.message

@@ -21,11 +21,11 @@ from gemma_serving.planning.question.server_flags import (
     removed_flags,
 )
 from gemma_serving.planning.question.types import Plan
-from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.image import image_of_version
+from gemma_serving.planning.settings.question import Question
 from gemma_serving.planning.settings.reading import read_text
 from gemma_serving.planning.settings.vllm_args import OPTIONS, VllmOption, VllmOptions
-from gemma_serving.scripts.plan.question import Question, deployment_from, settings_of
+from gemma_serving.scripts.plan.question import QuestionOptions, question_from, settings_of
 from gemma_serving.scripts.plan.set_option import option_value, parse_set, set_keys
 from gemma_serving.stacks.loading import SettingsError
 from gemma_serving.stacks.schema import blocks
@@ -33,10 +33,9 @@ from localcloud.vllm import boot as startup
 from localcloud.vllm.arguments import ArgumentError, known_words, parse
 from localcloud.vllm.refusals import EngineStartError
 from localcloud.vllm.settings import read
-from tests.records import replace
 
-GPU = Deployment(model="google/gemma-4-E2B-it", accelerator="L4")
-TPU = Deployment(model="google/gemma-4-E2B-it", accelerator="v6e-1")
+GPU = Question().changed(model="google/gemma-4-E2B-it", accelerator="L4")
+TPU = Question().changed(model="google/gemma-4-E2B-it", accelerator="v6e-1")
 WORD = "no-such-word"
 FREE = {"served_model_name": "a name for clients", "lora_adapters": "places, whose form the settings check"}
 """Options whose text is no word of vLLM's."""
@@ -95,12 +94,12 @@ SMALL = {
 """Flags of the engine that no finding has to name, with what they change."""
 
 
-def with_options(on: Deployment, **options: object) -> Deployment:
-    return replace(on, vllm=VllmOptions(**options))  # type: ignore[arg-type]
+def with_options(on: Question, **options: object) -> Question:
+    return on.changed(vllm=VllmOptions(**options))  # type: ignore[arg-type]
 
 
-def blocked_by(deployment: Deployment) -> Mapping[str, str]:
-    return {one.id: one.message for one in plan(deployment).findings if one.severity == "block"}
+def blocked_by(question: Question) -> Mapping[str, str]:
+    return {one.id: one.message for one in plan(question).findings if one.severity == "block"}
 
 
 def made_up(option: VllmOption) -> object:
@@ -111,7 +110,7 @@ def made_up(option: VllmOption) -> object:
 
 @pytest.mark.parametrize("on", [GPU, TPU], ids=["GPU", "TPU"])
 @pytest.mark.parametrize("name", [one.name for one in OPTIONS.values() if one.kind in (str, Mapping)])
-def test_a_made_up_word_of_a_key_is_refused(name: str, on: Deployment):
+def test_a_made_up_word_of_a_key_is_refused(name: str, on: Question):
     option = next(one for one in OPTIONS.values() if one.name == name)
     value = made_up(option)
     try:
@@ -129,9 +128,7 @@ def test_a_made_up_word_of_a_key_is_refused(name: str, on: Deployment):
 
 
 @pytest.mark.parametrize("on", [GPU, TPU], ids=["GPU", "TPU"])
-def test_each_word_of_vllms_own_tables_is_accepted_or_refused_with_its_reason(
-    on: Deployment, subtests: pytest.Subtests
-):
+def test_each_word_of_vllms_own_tables_is_accepted_or_refused_with_its_reason(on: Question, subtests: pytest.Subtests):
     table = flag_table("0.30.0")
     for name, rule in (("load_format", "LDR04"), ("tool_call_parser", ""), ("reasoning_parser", "")):
         for word in table.flags[f"--{name.replace('_', '-')}"].choices:
@@ -168,7 +165,7 @@ def test_each_word_of_vllms_own_tables_is_accepted_or_refused_with_its_reason(
         ),
     ],
 )
-def test_a_template_is_a_file_of_the_image_or_one_that_only_its_maker_knows(on: Deployment, template: str, said: str):
+def test_a_template_is_a_file_of_the_image_or_one_that_only_its_maker_knows(on: Question, template: str, said: str):
     blocking = blocked_by(with_options(on, chat_template=template))
     assert ("ARG02" in blocking) == bool(said)
     assert said in blocking.get("ARG02", "")
@@ -187,7 +184,7 @@ def spelled(flag: ServerFlag) -> tuple[str, ...]:
 @pytest.mark.parametrize("version", flag_releases())
 def test_each_flag_of_the_engine_that_the_plan_does_not_read_is_named(version: str, subtests: pytest.Subtests):
     newer = [flag_table(one).flags for one in flag_releases()[flag_releases().index(version) + 1 :]]
-    on = replace(GPU, image=image_of_version(version))
+    on = GPU.changed(image=image_of_version(version))
     plain = figures(plan(on))
     for flag in {one.name: one for one in flag_table(version).flags.values() if "." not in one.name}.values():
         if any(flag.name in known for known in newer):
@@ -209,8 +206,8 @@ def test_each_flag_of_the_engine_that_the_plan_does_not_read_is_named(version: s
         with_options(GPU, extra_args=("--no-enable-chunked-prefill",)),
     ],
 )
-def test_an_ignored_option_is_named_and_its_bands_are_those_of_a_server_that_nobody_measured(ignoring: Deployment):
-    plain, found = plan(replace(ignoring, vllm=VllmOptions())), plan(ignoring)
+def test_an_ignored_option_is_named_and_its_bands_are_those_of_a_server_that_nobody_measured(ignoring: Question):
+    plain, found = plan(ignoring.changed(vllm=VllmOptions())), plan(ignoring)
     finding = next(one for one in found.findings if one.id == "ARG05")
     assert finding.severity == "warn"
     names = ("enforceEager", "--additional-config", "--attention-backend", "--no-enable-chunked-prefill")
@@ -241,7 +238,7 @@ def test_an_ignored_option_is_named_and_its_bands_are_those_of_a_server_that_nob
     ],
 )
 def test_an_argument_that_moves_the_server_blocks_and_one_that_changes_answers_warns(
-    on: Deployment, argument: str, severity: str | None, rule: str
+    on: Question, argument: str, severity: str | None, rule: str
 ):
     found = plan(with_options(on, extra_args=(argument,))).findings
     assert next((one.severity for one in found if one.id == rule), None) == severity
@@ -250,7 +247,7 @@ def test_an_argument_that_moves_the_server_blocks_and_one_that_changes_answers_w
 
 
 @pytest.mark.parametrize("base", [GPU, TPU], ids=["gpu", "tpu"])
-def test_a_seed_changes_no_finding_and_no_speed(base: Deployment):
+def test_a_seed_changes_no_finding_and_no_speed(base: Question):
     plain, found = plan(base), plan(with_options(base, extra_args=("--seed=7",)))
     assert found.findings == plain.findings
     assert found.throughput == plain.throughput
@@ -357,29 +354,29 @@ def test_a_stacks_list_takes_the_same_forms_and_an_item_may_have_spaces_and_comm
     for form in (*forms, shlex.join(words)):
         pair = f"vllm.extraArgs={form}"
         assert parse_set([pair])["vllm.extra_args"] == words
-        assert settings_of(Question(stack="l4-qat", set=(pair,))).vllm.extra_args == words
+        assert settings_of(QuestionOptions(stack="l4-qat", set=(pair,))).vllm.extra_args == words
     for form in ("[a", "[{a: 1}]", " ".join(words), "--hf-overrides 'a"):
         for stack in (None, "l4-qat"):
             with pytest.raises(PlanningError, match="expected a list such as"):
                 (
-                    settings_of(Question(stack=stack, set=(f"vllm.extraArgs={form}",)))
+                    settings_of(QuestionOptions(stack=stack, set=(f"vllm.extraArgs={form}",)))
                     if stack
                     else parse_set([f"vllm.extraArgs={form}"])
                 )
 
 
 VALUES = ("", "1", "null", "[]", "[a]", "{}", '{"model": "m"}', "{image: 1}", "{network: {a: {}}}")
-PLAIN = Question(model=GPU.model, accelerator=GPU.accelerator)
+PLAIN = QuestionOptions(model=GPU.settings.model, accelerator=GPU.facts.accelerator)
 
 
-def refusal(asked: Question, key: str, value: str) -> str:
+def refusal(asked: QuestionOptions, key: str, value: str) -> str:
     with pytest.raises((PlanningError, SettingsError)) as caught:
-        deployment_from(dataclasses.replace(asked, set=(f"{key}={value}",)))
+        question_from(dataclasses.replace(asked, set=(f"{key}={value}",)))
     return str(caught.value)
 
 
-@pytest.mark.parametrize("asked", [PLAIN, Question(stack="l4-qat")], ids=["described", "stack"])
-def test_a_key_without_its_block_has_one_hint_whatever_its_value(asked: Question):
+@pytest.mark.parametrize("asked", [PLAIN, QuestionOptions(stack="l4-qat")], ids=["described", "stack"])
+def test_a_key_without_its_block_has_one_hint_whatever_its_value(asked: QuestionOptions):
     in_file = [
         f"{path.partition(':')[2]}.{name}".removeprefix(".") for path, block in blocks() for name in block["properties"]
     ]
@@ -400,7 +397,7 @@ def test_an_unknown_key_is_refused_whatever_its_value(key: str):
 def test_no_recommended_value_makes_its_own_plan_impossible(accelerator: str, subtests: pytest.Subtests):
     proposed = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}
     for model in ("google/gemma-4-E2B-it", "google/gemma-4-E4B-it", "google/gemma-4-31B-it"):
-        plain = Deployment(model=model, accelerator=accelerator)
+        plain = Question().changed(model=model, accelerator=accelerator)
         if blocked_by(plain):
             continue
         with subtests.test(model):
@@ -409,7 +406,7 @@ def test_no_recommended_value_makes_its_own_plan_impossible(accelerator: str, su
 
 def test_given_sequences_stay_and_the_way_out_names_fewer():
     proposed = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}
-    e4b = Deployment(model="google/gemma-4-E4B-it", accelerator="v6e-1")
+    e4b = Question().changed(model="google/gemma-4-E4B-it", accelerator="v6e-1")
     blocked = plan(with_options(e4b, max_num_seqs=256, speculative_config=proposed))
     assert blocked.vllm.gpu_memory_utilization == 0.9
     [finding] = [one for one in blocked.findings if one.severity == "block"]

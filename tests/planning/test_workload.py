@@ -16,9 +16,9 @@ from gemma_serving.planning.memory.adapters import adapter_bytes, adapter_option
 from gemma_serving.planning.memory.resolve import resolve
 from gemma_serving.planning.planner import plan
 from gemma_serving.planning.question.types import WorkloadPlan
-from gemma_serving.planning.settings.deployment import NO_SERVICE, Deployment
 from gemma_serving.planning.settings.image import image_of_version
 from gemma_serving.planning.settings.paths import with_changes
+from gemma_serving.planning.settings.question import NO_SERVICE, Question
 from gemma_serving.planning.settings.vllm_args import IMAGE_TOKENS, VllmOptions
 from gemma_serving.planning.settings.workload import WORKLOAD_KEYS, Workload, format_workload, parse_workload
 from tests.records import replace
@@ -61,18 +61,18 @@ def test_a_workload_survives_the_way_there_and_back(workload: Workload):
     assert parse_workload(format_workload(workload)) == workload
 
 
-E2B = Deployment(model="gemma-4-E2B-it", accelerator="v6e-1")
+E2B = Question().changed(model="gemma-4-E2B-it", accelerator="v6e-1")
 
 
-def answer(deployment: Deployment, workload: Workload) -> WorkloadPlan:
-    found = plan(replace(deployment, workload=workload)).workload
+def answer(question: Question, workload: Workload) -> WorkloadPlan:
+    found = plan(question.changed(workload=workload)).workload
     assert found is not None
     return found
 
 
 def test_prompts_take_time_that_decoding_does_not_have():
     """A public run of 2026-08-10 gives 232 tokens/s at 32 users with 32,000 tokens in and 128 out, a decode-only roofline 1,500."""
-    long = replace(E2B, vllm=VllmOptions(max_model_len=65_536))
+    long = E2B.changed(vllm=VllmOptions(max_model_len=65_536))
     found = answer(long, Workload(input_tokens=32_000, output_tokens=128, users=32))
     assert found.output_tok_per_s.typical == pytest.approx(232, rel=0.25)
     assert found.bound == "prefill"
@@ -99,8 +99,8 @@ def test_a_video_has_32_frames_and_half_a_minute_of_audio_750_tokens():
 def test_what_no_public_load_test_has_is_named_and_widens_each_band(
     options: dict[str, Any], workload: Workload, words: str
 ):
-    card = replace(E2B, accelerator="RTX PRO 6000")
-    plain, found = answer(card, Workload(users=1)), answer(replace(card, vllm=VllmOptions(**options)), workload)
+    card = E2B.changed(accelerator="RTX PRO 6000")
+    plain, found = answer(card, Workload(users=1)), answer(card.changed(vllm=VllmOptions(**options)), workload)
     assert (plain.not_measured, found.not_measured) == ((), (words,))
     for figure in ("output_tok_per_s", "ttft_s", "tpot_s"):
         usual, wider = getattr(plain, figure), getattr(found, figure)
@@ -109,7 +109,7 @@ def test_what_no_public_load_test_has_is_named_and_widens_each_band(
 
 
 def test_accepted_proposals_make_tokens_come_sooner_and_refused_ones_later():
-    ngram = replace(E2B, vllm=VllmOptions(speculative_config={"method": "ngram", "num_speculative_tokens": 3}))
+    ngram = E2B.changed(vllm=VllmOptions(speculative_config={"method": "ngram", "num_speculative_tokens": 3}))
     without = answer(E2B, Workload(users=1)).tpot_s.typical
     assert answer(ngram, Workload(users=1, accepted_share=0.8)).tpot_s.typical < without / 2
     assert answer(ngram, Workload(users=1, accepted_share=0.0)).tpot_s.typical >= without
@@ -118,7 +118,7 @@ def test_accepted_proposals_make_tokens_come_sooner_and_refused_ones_later():
 def test_adapters_take_memory_and_slow_each_step_down():
     def of(adapters: int):
         workload = Workload(users=8, adapters=adapters)
-        return plan(replace(E2B, vllm=VllmOptions(**adapter_options(workload)), workload=workload))
+        return plan(E2B.changed(vllm=VllmOptions(**adapter_options(workload)), workload=workload))
 
     plain, adapted = of(0), of(4)
     assert adapted.memory.weights_gib > plain.memory.weights_gib
@@ -130,7 +130,7 @@ def test_adapters_take_memory_and_slow_each_step_down():
 def test_adapters_of_a_higher_rank_slow_each_step_down_more():
     def tpot_s(rank: int):
         options = VllmOptions(lora_adapters={}, max_lora_rank=rank, max_loras=4)
-        return answer(replace(E2B, vllm=options), Workload(users=8, adapters=4)).tpot_s.typical
+        return answer(E2B.changed(vllm=options), Workload(users=8, adapters=4)).tpot_s.typical
 
     assert tpot_s(64) > tpot_s(16)
 
@@ -140,7 +140,7 @@ def test_the_memory_of_adapters_is_what_the_server_reserves_in_either_spelling()
     flags = VllmOptions(
         extra_args=("--enable-lora", "--lora-modules=a=org/a", "--max-lora-rank=64", "--max-loras", "2")
     )
-    planned = [plan(replace(E2B, vllm=options)).memory.weights_gib for options in (block, flags)]
+    planned = [plan(E2B.changed(vllm=options)).memory.weights_gib for options in (block, flags)]
     assert planned[0] == planned[1]
     reserved = planned[0] - plan(E2B).memory.weights_gib
     assert reserved == pytest.approx(2 * adapter_bytes(resolve(E2B).spec, 64) / 2**30)
@@ -149,7 +149,7 @@ def test_the_memory_of_adapters_is_what_the_server_reserves_in_either_spelling()
 def test_a_limit_of_adapters_without_lora_is_refused():
     for option in ({"max_loras": 2}, {"max_lora_rank": 32}):
         with pytest.raises(PlanningError, match=r"the server has no LoRA\. Set vllm\.lora\.adapters"):
-            plan(replace(E2B, vllm=VllmOptions(**option)))
+            plan(E2B.changed(vllm=VllmOptions(**option)))
 
 
 def test_a_shared_prefix_is_computed_and_held_once():
@@ -158,19 +158,18 @@ def test_a_shared_prefix_is_computed_and_held_once():
     assert warm.prefix_hit_share.typical == pytest.approx(0.9, abs=0.02)
     assert warm.output_tok_per_s.typical > 1.9 * cold.output_tok_per_s.typical
     assert warm.kv_share.typical < cold.kv_share.typical / 4
-    off = replace(E2B, vllm=VllmOptions(enable_prefix_caching=False))
+    off = E2B.changed(vllm=VllmOptions(enable_prefix_caching=False))
     assert answer(off, replace(alike, prefix_share=0.9)).prefix_hit_share.typical == 0
 
 
 def test_users_beyond_the_places_wait():
-    few = replace(E2B, vllm=VllmOptions(max_num_seqs=8))
+    few = E2B.changed(vllm=VllmOptions(max_num_seqs=8))
     found = answer(few, Workload(users=24))
     assert (found.running_requests.typical, found.queued_requests.typical, found.bound) == (8, 16, "max-num-seqs")
     assert found.queue_s.typical == pytest.approx(16 / found.requests_per_s.typical)
 
 
-ON_CLOUD_RUN = replace(
-    E2B,
+ON_CLOUD_RUN = E2B.changed(
     accelerator="L4",
     platform="cloud-run",
     cloud_run=dataclasses.replace(NO_SERVICE, region="us-east4", concurrency=4),
@@ -184,8 +183,7 @@ ON_CLOUD_RUN = replace(
 def test_an_instance_of_cloud_run_runs_no_more_requests_than_its_concurrency(concurrency: int, running: int, limits):
     run = dataclasses.replace(ON_CLOUD_RUN.cloud_run, concurrency=concurrency)
     planned = plan(
-        replace(
-            ON_CLOUD_RUN,
+        ON_CLOUD_RUN.changed(
             cloud_run=run,
             vllm=VllmOptions(max_num_seqs=8),
             workload=Workload(input_tokens=700, output_tokens=300, users=24),
@@ -203,8 +201,7 @@ def test_an_instance_of_cloud_run_runs_no_more_requests_than_its_concurrency(con
 @pytest.mark.parametrize("concurrency", [4, 8, 16])
 def test_the_first_remedy_for_waiting_users_leaves_no_contradiction(users: int, sequences: int, concurrency: int):
     run = dataclasses.replace(ON_CLOUD_RUN.cloud_run, concurrency=concurrency)
-    asked = replace(
-        ON_CLOUD_RUN,
+    asked = ON_CLOUD_RUN.changed(
         cloud_run=run,
         vllm=VllmOptions(max_num_seqs=sequences),
         workload=Workload(input_tokens=700, output_tokens=300, users=users),
@@ -219,9 +216,9 @@ def test_the_first_remedy_for_waiting_users_leaves_no_contradiction(users: int, 
 SPARK = "memory=128GiB,bandwidth=273GB/s,tflops=125,name=GB10"
 
 
-def on_a_spark(model: str) -> Deployment:
+def on_a_spark(model: str) -> Question:
     options = VllmOptions(max_model_len=131_072, max_num_batched_tokens=8_192, kv_cache_dtype="fp8")
-    return Deployment(
+    return Question().changed(
         model=model, accelerator="", device=parse_device(SPARK), image=image_of_version("0.26.0"), vllm=options
     )
 
@@ -241,7 +238,7 @@ def test_tokens_of_one_step_share_experts():
 
 def test_all_prompts_may_arrive_together_in_a_closed_loop():
     """Responses of equal length end together; with arrivals at random they do not."""
-    card = replace(E2B, accelerator="H100")
+    card = E2B.changed(accelerator="H100")
     one, many = (answer(card, Workload(input_tokens=8_192, output_tokens=128, users=users)) for users in (1, 32))
     assert many.ttft_s.high >= 32 * (one.ttft_s.typical - constant("HTTP_SERVER_S") - one.tpot_s.typical)
     loose = answer(card, Workload(input_tokens=8_192, output_tokens=128, rate_per_s=0.1))
@@ -265,5 +262,5 @@ def test_requests_that_outgrow_the_kv_cache_are_preempted_and_lower_the_rate(run
 
 def test_a_short_prompt_is_no_proposal_to_verify():
     """64 tokens of a prompt: the rejection sampler of a TPU would take 11 ms for as many proposals."""
-    found = plan(replace(E2B, image=image_of_version("0.29.1rc1"))).throughput
+    found = plan(E2B.changed(image=image_of_version("0.29.1rc1"))).throughput
     assert found.ttft_s < constant("HTTP_SERVER_S") + 1.5 / found.decode_tok_per_s

@@ -15,8 +15,8 @@ from gemma_serving.planning.model.catalog import model_ids, spec_of
 from gemma_serving.planning.question.drafters import drafters_for
 from gemma_serving.planning.question.resolved import Resolved
 from gemma_serving.planning.question.types import Band, WorkloadPlan
-from gemma_serving.planning.settings.deployment import Deployment
-from gemma_serving.planning.settings.image import image_of_version
+from gemma_serving.planning.settings.image import NO_IMAGE, image_of_version
+from gemma_serving.planning.settings.question import Question
 from gemma_serving.planning.settings.vllm_args import IMAGE_TOKENS, VllmOptions
 from gemma_serving.planning.settings.workload import DEFAULT_IMAGE_TOKENS, Workload
 from gemma_serving.planning.speed.serving import server_of, workload_plan
@@ -57,10 +57,10 @@ def servers(draw: st.DrawFn) -> Resolved:
         ),
     )
     return resolve(
-        Deployment(
+        Question().changed(
             model=draw(st.sampled_from(model_ids())),
             accelerator=draw(st.sampled_from(MEASURED)),
-            image=draw(st.sampled_from([None, "0.26.1", "0.29.1"]).map(lambda one: one and image_of_version(one))),
+            image=draw(st.sampled_from([NO_IMAGE, *map(image_of_version, ("0.26.1", "0.29.1"))])),
             vllm=options,
         )
     )
@@ -123,7 +123,7 @@ def test_a_drafter_pays_from_the_share_that_breaks_even(
 ):
     model, drafter = drafted
     options = VllmOptions(speculative_config={"model": drafter, "num_speculative_tokens": proposals})
-    found = resolve(Deployment(model=model, accelerator=accelerator, vllm=options))
+    found = resolve(Question().changed(model=model, accelerator=accelerator, vllm=options))
     memory = memory_plan(found)
 
     def rate(share: float | None) -> float:

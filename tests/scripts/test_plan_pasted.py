@@ -28,10 +28,10 @@ from gemma_serving.planning.question.server_flags import flag_table, parse_argum
 from gemma_serving.planning.settings.vllm_args import REVISION, SHUTDOWN_FLAG, TOKENIZER_REVISION, vllm_arguments
 from gemma_serving.scripts.plan.__main__ import main
 from gemma_serving.scripts.plan.pasted_question import Pasted, pasted
-from gemma_serving.scripts.plan.plan_options import Question
-from gemma_serving.scripts.plan.question import deployment_from
+from gemma_serving.scripts.plan.plan_options import QuestionOptions
+from gemma_serving.scripts.plan.question import question_from
 from gemma_serving.stacks.loading import from_file
-from gemma_serving.stacks.planned import to_deployment
+from gemma_serving.stacks.planned import to_question
 from gemma_serving.stacks.server_command import COMMAND, PORT, PlannedServer, with_served_name
 from tests.laws import examples
 
@@ -64,7 +64,7 @@ def planned(monkeypatch, capsys):
 def _forms(name, planned):
     """Return the texts that print a stack's words, with the options that the text lacks."""
     own = from_file(STACKS[name], project=PROJECT)
-    deployed = plan(to_deployment(own, ROOT))
+    deployed = plan(to_question(own, ROOT))
     found = {}
     for option in ("--gcloud", "--gke"):
         code, out, _ = planned("--stack", name, option)
@@ -105,9 +105,9 @@ def test_the_own_words_of_a_stack_are_the_stack(name, planned, tmp_path):
     for form, (text, rest) in forms.items():
         path = tmp_path / f"pasted-{form.strip('-')}"
         path.write_text(text)
-        question = Question(**rest)
+        question = QuestionOptions(**rest)
         found = pasted(path, (), question)
-        again = plan(deployment_from(found.asked(question)))
+        again = plan(question_from(found.asked(question)))
         assert (again.model, again.accelerator, again.quantization) == (
             deployed.model,
             deployed.accelerator,
@@ -213,7 +213,7 @@ FLAGS_OF_JSON = {flag for flag, values in FLAGS.items() if (values[0] or "").sta
 
 @cache
 def _of_line(words: tuple[str, ...]) -> Pasted:
-    return pasted(None, ["vllm", "serve", *words], Question())
+    return pasted(None, ["vllm", "serve", *words], QuestionOptions())
 
 
 def _dumped(container):
@@ -289,7 +289,7 @@ def test_a_server_is_the_same_in_every_form(tmp_path_factory, words, form):
         words = [word for word in words if "," not in word and "{" not in word and word not in FLAGS_OF_JSON]
     path = tmp_path_factory.mktemp("form") / (f"f.{form}" if form == "Dockerfile" else "f")
     path.write_text(WRITERS[form](words))
-    found = pasted(path, (), Question())
+    found = pasted(path, (), QuestionOptions())
     line = _of_line(tuple(words))
     assert found.words == {**line.words, "left_out": found.words["left_out"]}
     left_out = [one for one in found.words["left_out"] if one not in {"i", "x", "vllm/vllm-openai"}]
@@ -480,7 +480,7 @@ spec:
 def test_a_described_service_has_its_card_its_host_and_its_release(form, tmp_path):
     path = tmp_path / "service"
     path.write_text(DESCRIBED if form == "yaml" else json.dumps(yaml.safe_load(DESCRIBED)))
-    found = pasted(path, (), Question())
+    found = pasted(path, (), QuestionOptions())
     assert (found.accelerator, found.vllm, found.words["secrets"]) == ("L4", "0.29.0", ["HF_TOKEN"])
     assert found.pairs == (
         "cloudRun.region=us-central1",
@@ -491,7 +491,7 @@ def test_a_described_service_has_its_card_its_host_and_its_release(form, tmp_pat
         "vllm.maxModelLen=8192",
         "vllm.quantization=fp8",
     )
-    asked = deployment_from(found.asked(Question()))
+    asked = question_from(found.asked(QuestionOptions()))
     assert (asked.cloud_run.cpu, asked.cloud_run.memory_mib, asked.image_version) == (8, 32_768, "0.29.0")
 
 
@@ -520,7 +520,7 @@ def test_a_node_selector_names_the_card(labels, tmp_path):
     path = tmp_path / "pod.yaml"
     container = f"{{image: vllm/vllm-openai, args: [{MODEL}], resources: {{limits: {{{resource}: {count}}}}}}}"
     path.write_text(f"kind: Pod\nspec:\n  nodeSelector:\n      {labels}\n  containers: [{container}]\n")
-    assert pasted(path, (), Question()).accelerator == card
+    assert pasted(path, (), QuestionOptions()).accelerator == card
 
 
 @settings(max_examples=examples(test=100, part=1_000, night=20_000))
@@ -537,7 +537,7 @@ def test_a_damaged_file_is_read_or_refused_in_one_sentence(tmp_path_factory, nam
     path = tmp_path_factory.mktemp("damaged") / name
     path.write_text(text)
     try:
-        pasted(path, (), Question())
+        pasted(path, (), QuestionOptions())
     except PlanningError as error:
         assert len(str(error).splitlines()) == 1
 

@@ -11,7 +11,7 @@ from gemma_serving.planning.planner import plan
 from gemma_serving.scripts.preview.plans import HOURLY, describe_stack
 from gemma_serving.scripts.teardown.receipt import resource_json
 from gemma_serving.stacks.loading import from_file
-from gemma_serving.stacks.planned import to_deployment
+from gemma_serving.stacks.planned import to_question
 from tests.cloud.test_prices import NOW, node, queued, service
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,7 +34,7 @@ def deployed(settings, place):
 @pytest.mark.parametrize("stack", STACKS)
 def test_every_script_names_the_price_of_the_plan(stack, monkeypatch):
     settings = from_file(settings_file(stack, ROOT), project="my-project")
-    planned = plan(to_deployment(settings))
+    planned = plan(to_question(settings))
     shown = describe_stack(settings_file(stack, ROOT).parent, stack, date="2026-11-20")
     assert shown.figures[HOURLY] == f"${planned.cost.usd_per_hour:,.2f}"
     assert planned.summary().cost.usd_per_hour == round(planned.cost.usd_per_hour, 4)

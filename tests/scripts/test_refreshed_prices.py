@@ -20,7 +20,7 @@ from gemma_serving.scripts.plan import prices
 from gemma_serving.scripts.plan.__main__ import main
 from gemma_serving.scripts.plan.prices import read_catalog
 from gemma_serving.stacks.loading import from_file
-from gemma_serving.stacks.planned import to_deployment
+from gemma_serving.stacks.planned import to_question
 from localcloud.tests import idle_cloud
 from localcloud.tests.conftest import Client
 from localcloud.world.scenario import Fault, OperationDurations, Scenario
@@ -84,8 +84,8 @@ def test_a_refresh_writes_a_dated_file_that_every_plan_of_the_project_uses(proje
         ("v5e_commitment_3y_usd_per_chip_hour", "us-west4", 0.54),
     ):
         assert book.regions[region][key] == pytest.approx(usd, rel=1e-12)
-    deployment = to_deployment(from_file(project / "Pulumi.tpu-v6e1.yaml", project="p"), project, today=TODAY)
-    planned = plan(deployment)
+    question = to_question(from_file(project / "Pulumi.tpu-v6e1.yaml", project="p"), project, today=TODAY)
+    planned = plan(question)
     assert planned.cost.prices_as_of == TODAY
     assert not {"CST04", "CST05"} & {finding.id for finding in planned.findings}
     assert run(capsys)[2].count("none changed; wrote") == 1

@@ -17,7 +17,7 @@ from gemma_serving.planning.question.records import CRASHES
 from gemma_serving.planning.rules.findings import RULES
 from gemma_serving.stacks.hooks.failure_hints import Cause, FailedStart, cause_of, known_causes
 from gemma_serving.stacks.loading import from_file
-from gemma_serving.stacks.planned import to_deployment
+from gemma_serving.stacks.planned import to_question
 from localcloud.vllm.places import hub_words
 from tests.laws import examples
 from tests.records import replace
@@ -43,7 +43,7 @@ def start_of(stack, changes=None, **vllm):
     """Return the failed start of a stack with other settings, by key, and other options of vLLM."""
     found = from_file(settings_file(stack, ROOT), project=PROJECT, changes=changes)
     changed = replace(found, vllm=replace(found.vllm, **vllm))
-    return FailedStart(stack=stack, settings=changed, plan=plan(to_deployment(changed)))
+    return FailedStart(stack=stack, settings=changed, plan=plan(to_question(changed)))
 
 
 @pytest.mark.parametrize("line", LINES, ids=[f"{line['cause']}: {line['source']}" for line in LINES])

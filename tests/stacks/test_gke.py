@@ -13,7 +13,7 @@ from gemma_serving.planning.planner import plan_of
 from gemma_serving.planning.settings.vllm_args import vllm_arguments
 from gemma_serving.stacks.gke import gke_server
 from gemma_serving.stacks.loading import from_file
-from gemma_serving.stacks.planned import to_deployment
+from gemma_serving.stacks.planned import to_question
 from tests.stacks.conftest import ROOT
 
 FILES = {path.name.split(".")[1]: path for path in shipped_files(ROOT)}
@@ -39,12 +39,12 @@ def test_plan_deployment_and_objects_have_the_same_flags_image_and_environment(d
     # A Pod keeps no graphs, so the service's program that restores them is left out of the comparison.
     recorder = declared(stack, **({"cloudRun__compileCache": "off"} if settings.cloud_run else {}))
     image, words, environment = deployed_server(recorder)
-    subject = examine(to_deployment(settings))
+    subject = examine(to_question(settings))
     plan = plan_of(subject)
     options = GkeOptions(image=f"here/server@{image.partition('@')[2]}" if settings.image.build_context else "")
     found = objects(gke_server(settings, subject, plan, "x", options), options)
-    (deployment,) = [one["spec"] for one in found if one["kind"] == "Deployment"]
-    (container,) = deployment["template"]["spec"]["containers"]
+    (question,) = [one["spec"] for one in found if one["kind"] == "Deployment"]
+    (container,) = question["template"]["spec"]["containers"]
     assert container["image"].partition("@")[2] == image.partition("@")[2]
     values = {one["name"]: one["value"] for one in container["env"]}
     assert {name: value for name, value in values.items() if name not in OF_A_POD} == environment

@@ -12,7 +12,7 @@ from gemma_serving.contracts.settings_files import settings_file, shipped_files
 from gemma_serving.planning.planner import plan
 from gemma_serving.planning.settings.stack import NAMESPACES
 from gemma_serving.stacks.loading import SettingsError, from_file, from_pulumi, from_values
-from gemma_serving.stacks.planned import finding_text, to_deployment
+from gemma_serving.stacks.planned import finding_text, to_question
 from gemma_serving.stacks.settings_wording import StackWording
 from tests.stacks.conftest import ROOT, changed, values_of
 
@@ -64,8 +64,8 @@ def test_each_setting_of_the_provider_but_its_place_blocks_the_plan_and_its_valu
         from_pulumi(texts, frozenset(), stack="x"),
         from_file(ROOT / "Pulumi.tpu-v6e4.yaml", project="my-project", changes=given),
     ):
-        deployment = to_deployment(settings)
-        found = [finding_text(one, StackWording(deployment, "x")) for one in plan(deployment).stopping]
+        question = to_question(settings)
+        found = [finding_text(one, StackWording(question, "x")) for one in plan(question).stopping]
         assert [text.partition(" set.")[0] for text in found] == [
             f"SEC12: {', '.join(keys)} {'is' if len(keys) == 1 else 'are'}" for keys in [blocked] if keys
         ]

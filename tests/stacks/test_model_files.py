@@ -8,7 +8,7 @@ from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.planner import plan
 from gemma_serving.stacks.extra_checkpoints import note_source, staging_command
 from gemma_serving.stacks.loading import from_file
-from gemma_serving.stacks.planned import to_deployment
+from gemma_serving.stacks.planned import to_question
 from tests.records import replace
 from tests.safetensors_files import safetensors
 from tests.stacks.conftest import ROOT
@@ -50,7 +50,7 @@ def stack(tmp_path):
     def written(*lines):
         path = tmp_path / "Pulumi.other.yaml"
         path.write_text(RTX_STACK + "".join(f"  gemma-serving:{line}\n" for line in lines))
-        return to_deployment(from_file(path, project="my-project"), tmp_path)
+        return to_question(from_file(path, project="my-project"), tmp_path)
 
     return written
 
@@ -58,11 +58,11 @@ def stack(tmp_path):
 def test_the_size_of_weights_without_an_index_is_that_of_their_files(stack, tmp_path):
     (tmp_path / "models" / "model.safetensors.index.json").unlink()
     (tmp_path / "models" / "model.safetensors").write_bytes(safetensors(b"\0" * 5_000, "lm_head.weight"))
-    spec = stack("modelConfig: models").model_spec
+    spec = stack("modelConfig: models").facts.model_spec
     assert (spec.checkpoint_bytes, spec.head_in_checkpoint) == (5_000, False)
     tied = {**json.loads((ROOT / FOLDER / "config.json").read_text()), "tie_word_embeddings": True}
     (tmp_path / "models" / "config.json").write_text(json.dumps(tied))
-    assert stack("modelConfig: models").model_spec.head_in_checkpoint
+    assert stack("modelConfig: models").facts.model_spec.head_in_checkpoint
 
 
 def test_a_placeholder_of_weights_is_refused(stack, tmp_path):
@@ -99,7 +99,7 @@ def test_an_unknown_drafter_needs_its_config_and_has_to_fit(stack, tmp_path):
         text = RTX_STACK.replace("vllm:\n    maxModelLen: 8192", named)
         (tmp_path / "Pulumi.other.yaml").write_text(text + "".join(f"  gemma-serving:{line}\n" for line in lines))
         settings = from_file(tmp_path / "Pulumi.other.yaml", project="my-project")
-        return plan(to_deployment(settings, tmp_path))
+        return plan(to_question(settings, tmp_path))
 
     assert "WRK06" in {finding.id for finding in planned("modelConfig: models").findings}
     path.write_text(json.dumps(DRAFTER))

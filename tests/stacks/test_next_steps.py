@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from gemma_serving.planning.machine.hardware import ACCELERATORS, known_places
-from gemma_serving.planning.settings.deployment import NO_TPU, Deployment
+from gemma_serving.planning.settings.question import NO_TPU, Question
 from gemma_serving.stacks.hooks.next_steps import next_steps
 from gemma_serving.stacks.loading import from_file
-from gemma_serving.stacks.planned import to_deployment
+from gemma_serving.stacks.planned import to_question
 from tests.records import replace
 
 tpu_block = partial(dataclasses.replace, NO_TPU)
@@ -20,12 +20,12 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def deployment():
-    return to_deployment(from_file(ROOT / "Pulumi.tpu-v6e4.yaml", project="my-project"))
+def question():
+    return to_question(from_file(ROOT / "Pulumi.tpu-v6e4.yaml", project="my-project"))
 
 
 def small(**changes):
-    return Deployment(
+    return Question().changed(
         model="google/gemma-4-E2B-it",
         accelerator="v6e-4",
         platform="tpu-vm",
@@ -37,13 +37,13 @@ def step(steps, start):
     return next((one for one in steps if one.startswith(start)), "")
 
 
-def test_the_zones_that_are_not_tried_are_named_and_no_other(deployment):
-    some = replace(deployment, tpu=replace(deployment.tpu, zones=ZONES[:2]))
+def test_the_zones_that_are_not_tried_are_named_and_no_other(question):
+    some = question.changed(tpu=replace(question.tpu, zones=ZONES[:2]))
     named = step(next_steps(some, "x"), "Zones not tried")
     untried = set(ZONES[2:])
     assert untried
     assert {zone for zone in ZONES if zone in named} == untried
-    every = replace(deployment, tpu=replace(deployment.tpu, zones=ZONES))
+    every = question.changed(tpu=replace(question.tpu, zones=ZONES))
     assert not step(next_steps(every, "x"), "Zones not tried")
 
 

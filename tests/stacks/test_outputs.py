@@ -15,7 +15,7 @@ from gemma_serving.planning.settings.vllm_args import given_options
 from gemma_serving.planning.speed import startup
 from gemma_serving.stacks.loading import from_file
 from gemma_serving.stacks.outputs import smoke_thresholds
-from gemma_serving.stacks.planned import to_deployment
+from gemma_serving.stacks.planned import to_question
 from gemma_serving.stacks.program import run
 from tests.records import replace
 from tests.stacks.conftest import ROOT
@@ -78,7 +78,7 @@ def test_only_a_service_with_a_network_that_google_holds_exports_how_a_destroy_e
 
 def test_a_threshold_of_the_settings_wins_over_the_planners_figure():
     settings = from_file(ROOT / "Pulumi.l4-qat.yaml", project="my-project")
-    subject = examine(to_deployment(settings))
+    subject = examine(to_question(settings))
     planned = plan_of(subject)
     derived = smoke_thresholds(settings.smoke, subject, planned)
     assert derived.min_decode_tok_per_s == round(planned.throughput.decode_tok_per_s / 2, 1)
@@ -90,13 +90,13 @@ def test_a_threshold_of_the_settings_wins_over_the_planners_figure():
 @pytest.mark.parametrize(("estimate_s", "threshold_s"), [(3.0, 12.0), (0.01, 2.0)])
 def test_a_first_token_may_take_a_multiple_of_the_estimate_and_at_least_the_floor(estimate_s, threshold_s):
     settings = from_file(ROOT / "Pulumi.l4-qat.yaml", project="my-project")
-    subject = examine(to_deployment(settings))
+    subject = examine(to_question(settings))
     subject = replace(subject, known_throughput=replace(subject.throughput, ttft_s=estimate_s))
     assert smoke_thresholds(settings.smoke, subject, plan_of(subject)).max_ttft_s == threshold_s
 
 
 @pytest.mark.parametrize(("start_s", "delay_s"), [(1440, 0), (1441, 240)])
 def test_a_start_that_with_its_margin_exceeds_the_prompt_probe_gets_the_longest(start_s, delay_s):
-    subject = examine(to_deployment(from_file(ROOT / "Pulumi.l4-12b-qat.yaml", project="my-project")))
+    subject = examine(to_question(from_file(ROOT / "Pulumi.l4-12b-qat.yaml", project="my-project")))
     probe = startup._probe(subject.resolved, start_s)
     assert (probe.initial_delay_s, probe.budget_s) == (delay_s, 1800 + delay_s)

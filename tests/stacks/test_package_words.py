@@ -16,7 +16,7 @@ from gemma_serving.stacks.package.input_wording import InputWording, without_com
 from gemma_serving.stacks.package.inputs import NOT_OFFERED, CloudRunServerInputs, TpuServerInputs, plain, read_inputs
 from gemma_serving.stacks.package.schema import COMPONENTS, inputs_of
 from gemma_serving.stacks.package.servers import _context
-from gemma_serving.stacks.planned import finding_text, to_deployment
+from gemma_serving.stacks.planned import finding_text, to_question
 from gemma_serving.stacks.settings_wording import settings_key
 from tests.laws import examples
 from tests.planning.test_drawn_deployments import CHOSEN, usual
@@ -32,7 +32,7 @@ def plain_deployment(block):
     kind, target = SERVERS[block]
     inputs = plain(valid_inputs(BLOCKS[block]))
     own = {key: inputs.pop(key) for key in [*inputs] if key not in {"model", block}}
-    return to_deployment(_context("x", read_inputs(kind, own, "x"), target, inputs).settings, today="2026-11-22")
+    return to_question(_context("x", read_inputs(kind, own, "x"), target, inputs).settings, today="2026-11-22")
 
 
 PLAIN = {block: plain_deployment(block) for block in SERVERS}
@@ -50,10 +50,10 @@ def offered(block):
 
 
 @st.composite
-def deployments(draw):
+def questions(draw):
     block = draw(st.sampled_from([*SERVERS]))
     plain = PLAIN[block]
-    accelerators = [one.name for one in ACCELERATORS.values() if plain.platform in one.platforms]
+    accelerators = [one.name for one in ACCELERATORS.values() if plain.facts.platform in one.platforms]
     paths = draw(st.lists(st.sampled_from(offered(block)), max_size=10, unique=True))
     changes = {path: draw(usual(path)) for path in paths}
     changes |= {"model": draw(st.sampled_from(model_ids())), "accelerator": draw(st.sampled_from(accelerators))}
@@ -66,15 +66,15 @@ def deployments(draw):
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-@given(deployments())
+@given(questions())
 def test_what_a_component_says_of_a_plan_names_no_part_of_a_stack(drawn):
-    block, deployment = drawn
+    block, question = drawn
     try:
-        plan = plan_of(examine(deployment))
+        plan = plan_of(examine(question))
     except PlanningError as error:
         check_words(without_commands(str(error)))
         return
-    wording = InputWording(deployment)
+    wording = InputWording(question)
     for finding in plan.findings:
         text = without_commands(finding_text(finding, wording))
         check_words(text)

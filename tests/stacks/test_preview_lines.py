@@ -12,7 +12,7 @@ from gemma_serving.planning.settings.image import image_of_version
 from gemma_serving.stacks.hooks import changed_server
 from gemma_serving.stacks.hooks.changed_server import change_text
 from gemma_serving.stacks.loading import from_file
-from gemma_serving.stacks.planned import preview_lines, to_deployment
+from gemma_serving.stacks.planned import preview_lines, to_question
 from gemma_serving.stacks.settings_wording import StackWording
 from tests.contracts.test_server_change import machine
 from tests.records import replace
@@ -23,9 +23,9 @@ FLAG = ChangedValue(key="--max-model-len", before="16384", after="8192")
 
 
 def lines(stack, date, *accepted):
-    deployment = to_deployment(from_file(settings_file(stack, ROOT), project="my-project"), today=date)
-    planned = replace(plan(deployment), accepted=accepted)
-    return [text for text, _ in preview_lines(planned, stack, StackWording(deployment))]
+    question = to_question(from_file(settings_file(stack, ROOT), project="my-project"), today=date)
+    planned = replace(plan(question), accepted=accepted)
+    return [text for text, _ in preview_lines(planned, stack, StackWording(question))]
 
 
 @pytest.mark.parametrize(
@@ -43,8 +43,8 @@ def test_vulnerabilities_and_notes_are_one_line_that_counts_them_and_names_the_c
 
 
 def test_another_image_has_no_reason_of_the_default():
-    deployment = to_deployment(from_file(settings_file("tpu-v6e1", ROOT), project="my-project"))
-    newer = plan(replace(deployment, image=image_of_version("0.30.1rc1.dev221+gc8d7a7dd1")))
+    question = to_question(from_file(settings_file("tpu-v6e1", ROOT), project="my-project"))
+    newer = plan(question.changed(image=image_of_version("0.30.1rc1.dev221+gc8d7a7dd1")))
     assert counted_notes(newer).startswith("2 published vulnerabilities")
 
 
@@ -84,8 +84,8 @@ TEXTS = [
 
 @pytest.mark.parametrize(("kind", "change", "text"), TEXTS)
 def test_a_change_of_the_server_is_stated_with_its_effect(kind, change, text):
-    deployment = to_deployment(from_file(ROOT / "Pulumi.tpu-v6e1.yaml", project="my-project"))
-    assert change_text(kind, change, plan(deployment)) == text
+    question = to_question(from_file(ROOT / "Pulumi.tpu-v6e1.yaml", project="my-project"))
+    assert change_text(kind, change, plan(question)) == text
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.planner import plan
 from gemma_serving.stacks import loading
 from gemma_serving.stacks.loading import SettingsError, from_file
-from gemma_serving.stacks.planned import to_deployment
+from gemma_serving.stacks.planned import to_question
 from tests.planning.test_incidents import ROOT, TODAY
 
 
@@ -27,7 +27,7 @@ def planned(folder, text, name="prices.json"):
     document["config"]["gemma-serving:prices"] = name
     path = folder / "Pulumi.l4-qat.yaml"
     path.write_text(yaml.safe_dump(document), encoding="utf-8")
-    return plan(to_deployment(from_file(path, project="my-project"), folder, today=TODAY))
+    return plan(to_question(from_file(path, project="my-project"), folder, today=TODAY))
 
 
 def test_prices_of_the_region_decide(tmp_path):

@@ -21,10 +21,10 @@ from gemma_serving.contracts.labels import PRODUCT
 from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.planner import plan
 from gemma_serving.planning.settings.cloud_run import MountSettings, ProbeSettings
-from gemma_serving.scripts.plan.question import Question, deployment_from
+from gemma_serving.scripts.plan.question import QuestionOptions, question_from
 from gemma_serving.stacks.loading import SettingsError, from_file
 from gemma_serving.stacks.package.constructing import construct
-from gemma_serving.stacks.planned import to_deployment
+from gemma_serving.stacks.planned import to_question
 from gemma_serving.stacks.schema import block_of, settings_schema
 from tests.components.test_argument_laws import COMPONENTS
 from tests.components.test_cloud_run_gpu_service import ARGS as SERVICE
@@ -65,7 +65,7 @@ def of_values(folder: Path, stack: str, values: dict[str, Any]) -> str:
     config = {"gcp:project": "my-project", **{f"{PRODUCT}:{key}": value for key, value in values.items()}}
     path.write_text(yaml.safe_dump({"config": config}, sort_keys=False))
     try:
-        found = plan(to_deployment(from_file(path)))
+        found = plan(to_question(from_file(path)))
     except (SettingsError, PlanningError) as error:
         return str(error)
     blocking = [f"{one.id}: {one.message}" for one in found.findings if one.severity == "block"]
@@ -85,7 +85,7 @@ def of_question(case: re.Match[str]) -> str:
     options = dict(zip((name.removeprefix("--") for name in words[::2]), words[1::2], strict=True))
     pairs = () if case["pair"] is None else (case["pair"],)
     try:
-        plan(deployment_from(Question(stack=case["stack"], set=pairs, **options)))
+        plan(question_from(QuestionOptions(stack=case["stack"], set=pairs, **options)))
     except (SettingsError, PlanningError) as error:
         return str(error)
     return ""

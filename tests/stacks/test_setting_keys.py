@@ -3,49 +3,35 @@
 from pathlib import Path
 
 from gemma_serving.contracts.settings_files import shipped_files
-from gemma_serving.planning.settings.deployment import OF_SETTINGS, Facts
 from gemma_serving.planning.settings.fields import block_fields, own_fields
-from gemma_serving.planning.settings.paths import question_fields, value_at
+from gemma_serving.planning.settings.paths import OF_A_STACK, question_fields, value_at
+from gemma_serving.planning.settings.question import Facts
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.stacks.loading import from_file, read_yaml
-from gemma_serving.stacks.planned import to_deployment
+from gemma_serving.stacks.planned import to_question
 from gemma_serving.stacks.settings_wording import settings_key, value_in_file
 
 FILES = shipped_files(Path(__file__).resolve().parents[2])
-OWN = {
-    "accelerator": "tpu.accelerator_type and cloud_run.gpu",
-    "platform": "target",
-    "weights_mode": "weights and cloud_run.mount.mode",
-}
-"""Fields of a question that a stack has in its blocks, or that follow from several settings."""
 
 
 def test_a_question_is_settings_and_facts_that_are_no_settings():
     settings = {field.path for field in own_fields(Settings)}
     assert settings.isdisjoint(Facts.__struct_fields__)
-    assert settings.issuperset(OF_SETTINGS)
-
-
-def test_every_field_of_a_question_is_the_field_of_a_setting():
-    settings = {field.path: field for field in block_fields(Settings)}
-    for path, field in question_fields().items():
-        if path not in OWN:
-            assert settings[path].key == field.key, path
-            assert settings[path].hint == field.hint or "." not in path, path
+    assert settings.issuperset(OF_A_STACK)
 
 
 def test_what_a_file_says_is_what_the_planner_is_asked_under_the_key_that_messages_name():
     compared: set[str] = set()
     for path in FILES:
         settings = from_file(path, project="my-project")
-        deployment, config = to_deployment(settings), read_yaml(path.read_text())["config"]
+        question, config = to_question(settings), read_yaml(path.read_text())["config"]
         for field in question_fields().keys() - {"platform", "weights_mode"}:
             key = settings_key(field)
             given = _at(config, key)
             if given is not None and not isinstance(given, dict):
                 quantity = question_fields()[field].quantity
                 same = given if quantity is None else quantity.spell(quantity.read(given))
-                assert value_in_file(field, value_at(deployment, field)) == same, (path.name, key)
+                assert value_in_file(field, value_at(question, field)) == same, (path.name, key)
                 compared.add(key)
     assert {"tpu.acceleratorType", "cloudRun.gpu", "cloudRun.memory", "tpu.provisioning", "model"} <= compared
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from gemma_serving.contracts.labels import PRODUCT
 from gemma_serving.planning.errors import PlanningError
-from gemma_serving.scripts.plan.question import Question, deployment_from
+from gemma_serving.scripts.plan.question import QuestionOptions, question_from
 from gemma_serving.stacks.loading import SettingsError, from_values
 from gemma_serving.stacks.schema import file_schema
 from tests.stacks.test_refusals import with_parents
@@ -244,7 +244,7 @@ def test_a_good_value_of_every_path_passes_with_and_without_its_namespace():
     for path, namespace in zip(PATHS, itertools.cycle(["", f"{PRODUCT}:"]), strict=False):
         stack = "l4-qat" if path.startswith(("cloudRun.", "image.")) else "tpu-v6e1"
         try:
-            deployment_from(Question(stack=stack, set=pairs_of(path, "" if ":" in path else namespace)))
+            question_from(QuestionOptions(stack=stack, set=pairs_of(path, "" if ":" in path else namespace)))
         except SettingsError as error:
             rejections[path] = str(error)
     assert rejections == {}
@@ -264,9 +264,9 @@ def test_a_good_value_of_every_path_of_a_server_passes_without_a_stack():
     rejections: dict[str, str] = {}
     for path in PATHS:
         if path.startswith(blocks) and not path.startswith("tpu.existingNetwork"):
-            asked = Question(model="google/gemma-4-E4B-it", accelerator="L4", set=pairs_of(path, ""))
+            asked = QuestionOptions(model="google/gemma-4-E4B-it", accelerator="L4", set=pairs_of(path, ""))
             try:
-                deployment_from(asked)
+                question_from(asked)
             except PlanningError as error:
                 rejections[path] = str(error)
     assert rejections.keys() == OF_A_STACK.keys(), rejections

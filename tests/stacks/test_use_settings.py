@@ -11,7 +11,7 @@ from gemma_serving.planning.question.server_flags import flag_releases, flag_tab
 from gemma_serving.planning.settings.paths import with_changes
 from gemma_serving.planning.settings.vllm_args import vllm_arguments
 from gemma_serving.stacks.loading import from_values
-from gemma_serving.stacks.planned import to_deployment
+from gemma_serving.stacks.planned import to_question
 from gemma_serving.stacks.settings_wording import file_changes
 from tests.stacks.conftest import values_of
 
@@ -106,20 +106,20 @@ FEATURES = {
 @pytest.mark.parametrize("name", FEATURES)
 def test_the_features_are_those_of_the_options(name):
     vllm, expected = FEATURES[name]
-    found = served_features(resolve(to_deployment(settings(**vllm))))
+    found = served_features(resolve(to_question(settings(**vllm))))
     assert {key: getattr(found, key) for key in expected} == expected
 
 
 def test_a_remedy_is_worded_and_applied_in_the_keys_that_the_file_uses():
-    deployment = to_deployment(
+    question = to_question(
         settings("rtx6000-31b", speculative={"method": "draft-model", "drafter": "google/gemma-4-E2B-it-assistant"})
     )
-    found = next(finding for finding in plan(deployment).findings if finding.id == "MOD03")
-    change = file_changes(deployment, found.remedies[0].changes)
+    found = next(finding for finding in plan(question).findings if finding.id == "MOD03")
+    change = file_changes(question, found.remedies[0].changes)
     assert set(change) == {f"vllm.speculative.{key}" for key in ("method", "tokens", "drafter", "revision")}
-    assert deployment.vllm_key("speculative_config") == "vllm.speculative"
+    assert question.vllm_key("speculative_config") == "vllm.speculative"
     block = {key.rpartition(".")[2]: value for key, value in change.items() if value is not None}
-    after = plan(to_deployment(settings("rtx6000-31b", speculative=block)))
+    after = plan(to_question(settings("rtx6000-31b", speculative=block)))
     assert "MOD03" not in [finding.id for finding in after.findings]
 
 
@@ -135,17 +135,15 @@ IMAGES = {
 @pytest.mark.parametrize("answer", IMAGES)
 def test_audio_needs_an_image_that_decodes_it(answer):
     image, sentence, audios = IMAGES[answer]
-    deployment = to_deployment(
-        settings("l4-12b-qat", **HEARING, **image, vllm={"multimodal": {"images": 1, "audios": 1}})
-    )
-    found = [finding for finding in plan(deployment).findings if finding.id == "WRK07"]
+    question = to_question(settings("l4-12b-qat", **HEARING, **image, vllm={"multimodal": {"images": 1, "audios": 1}}))
+    found = [finding for finding in plan(question).findings if finding.id == "WRK07"]
     assert [bool(re.search(sentence or "", one.message)) for one in found] == [True] * (sentence is not None)
-    assert served_features(resolve(deployment)).audios == audios
+    assert served_features(resolve(question)).audios == audios
     for one in found:
-        assert file_changes(deployment, one.remedies[0].changes) == {
+        assert file_changes(question, one.remedies[0].changes) == {
             "vllm.multimodal.images": 1,
             "vllm.multimodal.videos": 0,
             "vllm.multimodal.audios": 0,
         }
-        after = plan(with_changes(deployment, one.remedies[0].changes))
+        after = plan(with_changes(question, one.remedies[0].changes))
         assert "WRK07" not in [finding.id for finding in after.findings]

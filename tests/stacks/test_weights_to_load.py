@@ -7,7 +7,7 @@ from gemma_serving.planning.memory.host_memory import parts_bytes
 from gemma_serving.planning.planner import plan
 from gemma_serving.stacks.bucket_weights import staged_weights
 from gemma_serving.stacks.loading import from_values
-from gemma_serving.stacks.planned import to_deployment
+from gemma_serving.stacks.planned import to_question
 from tests.stacks.conftest import values_of
 from tests.stacks.failed_start import context_of
 
@@ -126,7 +126,7 @@ def test_a_template_of_the_project_is_served_from_a_folder_that_its_content_name
     after = with_parts(stack, {}, vllm=vllm, **changes)
     assert after.vllm.chat_template != first, "an edited template must be staged again"
     template.unlink()
-    [blocked] = [one for one in plan(to_deployment(after.settings)).stopping if one.id == "ARG02"]
+    [blocked] = [one for one in plan(to_question(after.settings)).stopping if one.id == "ARG02"]
     assert "./chat/tools.jinja) is not a file of vLLM 0." in blocked.message
     assert "image, nor a file of the project with weights: bucket. vLLM will exit at startup." in blocked.message
 
@@ -143,7 +143,7 @@ def test_each_staged_part_is_checked_before_the_service_is_made():
 
 def test_parts_take_time_memory_and_disk():
     alone, both = (
-        examine(to_deployment(with_parts("tpu-v6e1", PARTS, vllm=vllm).settings))
+        examine(to_question(with_parts("tpu-v6e1", PARTS, vllm=vllm).settings))
         for vllm in ({"lora": None, "speculative": None}, {})
     )
     size_gib = parts_bytes(both.resolved) / 2**30

@@ -32,7 +32,7 @@ def cost_plan(resolved: Resolved, throughput: ThroughputPlan | None) -> CostPlan
     highest = max((one for one in places if not requested or one.place in requested), key=lambda one: one.usd_per_hour)
     hourly = highest.usd_per_hour
     maximum, basis = _maximum(resolved, hourly) if not order else _maximum_of(order)
-    measured = resolved.deployment.measured_tok_per_s
+    measured = resolved.question.settings.measured_tok_per_s
     dates = [price.as_of for price in highest.prices]
     return CostPlan(
         usd_per_hour=hourly,
@@ -41,7 +41,7 @@ def cost_plan(resolved: Resolved, throughput: ThroughputPlan | None) -> CostPlan
         places=places,
         most_usd=maximum,
         most_usd_basis=basis,
-        idle_usd_per_hour=hourly * resolved.deployment.cloud_run.min_instances
+        idle_usd_per_hour=hourly * resolved.question.cloud_run.min_instances
         if resolved.platform == "cloud-run"
         else hourly,
         usd_per_million_tokens=per_million(hourly, measured or (throughput and throughput.decode_tok_per_s)),
@@ -57,14 +57,14 @@ def cost_plan(resolved: Resolved, throughput: ThroughputPlan | None) -> CostPlan
 
 
 def _order(resolved: Resolved) -> tuple[FormStep, ...]:
-    tpu = resolved.deployment.tpu
+    tpu = resolved.question.tpu
     has_order = resolved.platform == "tpu-vm" and bool(tpu.zones) and tpu.has_order
     return capacity_order(tpu, resolved.prices) if has_order else ()
 
 
 def endless_forms(resolved: Resolved) -> tuple[ProvisioningModel, ...]:
     """Return the forms of capacity that may be requested and that Google does not end after a time; none for Cloud Run."""
-    tpu = resolved.deployment.tpu
+    tpu = resolved.question.tpu
     if resolved.platform != "tpu-vm" or not tpu.zones:
         return ()
     order = _order(resolved)
@@ -77,7 +77,7 @@ def endless_forms(resolved: Resolved) -> tuple[ProvisioningModel, ...]:
 def first_model(resolved: Resolved, order: Sequence[FormStep]) -> ProvisioningModel:
     """Return the first form of capacity that is requested, or the first of all if the ceiling leaves none."""
     requested: list[ProvisioningModel] = [step.model for step in order if step.zones]
-    return requested[0] if requested else resolved.deployment.tpu.forms[0].model
+    return requested[0] if requested else resolved.question.tpu.forms[0].model
 
 
 def _maximum_of(order: Sequence[FormStep]) -> tuple[float, str]:
@@ -113,7 +113,7 @@ def parts_at(resolved: Resolved, place: str, provisioning: str | None = None) ->
     if resolved.platform == "own":
         if accelerator.usd_per_hour is None:
             return ()
-        today = resolved.deployment.today or ""
+        today = resolved.question.facts.today or ""
         price = Price(key="--device usd", region="", usd=accelerator.usd_per_hour, as_of=today, url="", kind="own")
         return (HourlyPart(name=accelerator.name, amount=1, unit="machine-hour", price=price),)
     if resolved.platform == "cloud-run":
@@ -122,7 +122,7 @@ def parts_at(resolved: Resolved, place: str, provisioning: str | None = None) ->
             gpu=accelerator.name,
             vcpu=resolved.vcpu,
             memory_gib=resolved.host_memory_gib,
-            zonal_redundancy=resolved.deployment.cloud_run.zonal_redundancy,
+            zonal_redundancy=resolved.question.cloud_run.zonal_redundancy,
             place=place,
         )
     if resolved.platform == "tpu-vm":
@@ -143,8 +143,8 @@ def parts_at(resolved: Resolved, place: str, provisioning: str | None = None) ->
 def places_of(resolved: Resolved) -> tuple[str, ...]:
     """Return the zones or the region of the deployment, in its order; "" alone if it has none."""
     if resolved.platform == "tpu-vm":
-        return resolved.deployment.tpu.zones or ("",)
-    return (resolved.deployment.cloud_run.region or "",) if resolved.platform == "cloud-run" else ("",)
+        return resolved.question.tpu.zones or ("",)
+    return (resolved.question.cloud_run.region or "",) if resolved.platform == "cloud-run" else ("",)
 
 
 def regions_of(resolved: Resolved) -> tuple[str, ...]:
@@ -158,14 +158,14 @@ def _total(parts: tuple[HourlyPart, ...]) -> float:
 
 def _maximum(resolved: Resolved, hourly: float) -> tuple[float, str]:
     if resolved.platform == "tpu-vm":
-        tpu = resolved.deployment.tpu
+        tpu = resolved.question.tpu
         model = tpu.forms[0].model
         run_s = run_s_of(tpu, model)
         if run_s is None and model == "flex-start":
             run_s = FLEX_START_MAX_RUN_S
         return _maximum_of_form(hourly, model, run_s)
     if resolved.platform == "cloud-run":
-        instances = max(resolved.deployment.cloud_run.max_instances, 1)
+        instances = max(resolved.question.cloud_run.max_instances, 1)
         return (
             hourly * instances * MONTH_H,
             f"a month with {instances} {'instance' if instances == 1 else 'instances'} running",

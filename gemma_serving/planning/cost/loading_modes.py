@@ -15,7 +15,7 @@ from gemma_serving.planning.memory.resolve import resolve
 from gemma_serving.planning.memory.weights import weights_of
 from gemma_serving.planning.question.resolved import Resolved
 from gemma_serving.planning.settings.cloud_run import MountMode, MountSettings
-from gemma_serving.planning.settings.deployment import WeightsMode
+from gemma_serving.planning.settings.question import WeightsMode
 from gemma_serving.planning.speed.startup import startup_plan
 from gemma_serving.planning.units import to_gib
 
@@ -56,19 +56,18 @@ def loading_modes(subject: Subject) -> tuple[LoadingMode, ...]:
 
 
 def _mode(resolved: Resolved, mode: WeightsMode, *, direct_vpc: bool, present: float | None) -> LoadingMode:
-    deployment = resolved.deployment
+    question = resolved.question
     # A load format of one mode conflicts with the next; a file cache without a size holds the whole checkpoint.
-    cache_mib = deployment.cloud_run.mount.cache_size_mib or to_gib(weights_of(resolved).checkpoint) * 1024
+    cache_mib = question.cloud_run.mount.cache_size_mib or to_gib(weights_of(resolved).checkpoint) * 1024
     mounted = None if mode == "hub" else cast("MountMode", mode)
     mount = MountSettings(
-        mode=mounted or deployment.cloud_run.mount.mode,
+        mode=mounted or question.cloud_run.mount.mode,
         cache_size_mib=ceil(cache_mib) if mode == "fuse-cached" else None,
     )
-    run = dataclasses.replace(deployment.cloud_run, direct_vpc=direct_vpc, mount=mount)
-    changed = replace(
-        deployment,
+    run = dataclasses.replace(question.cloud_run, direct_vpc=direct_vpc, mount=mount)
+    changed = question.changed(
         weights_mode=mode,
-        vllm=dataclasses.replace(deployment.vllm, load_format=None),
+        vllm=dataclasses.replace(question.settings.vllm, load_format=None),
         cloud_run=run,
     )
     after = resolve(changed)

@@ -76,7 +76,7 @@ def running_costs(subject: Subject) -> RunningCosts:
         always_on_usd_per_month=always_usd_per_hour * MONTH_H,
         always_on=always_on,
         observability_usd_per_month=observability_usd_per_month(subject),
-        collects_metrics=resolved.deployment.collects_on(resolved.platform),
+        collects_metrics=resolved.question.collects_on(resolved.platform),
         metrics_usd_per_month=_metrics_usd_per_month(subject),
         commitments=tuple(_commitments(subject)) if resolved.platform == "tpu-vm" else (),
         windows=windows,
@@ -91,7 +91,7 @@ def _even_requests_per_day(subject: Subject, start_s: float | None, idle_billing
     speed = subject.known_throughput
     if start_s is None or speed is None:
         return None
-    answer_tokens = (subject.resolved.deployment.workload or DEFAULT_WORKLOAD).output_tokens
+    answer_tokens = (subject.resolved.question.settings.workload or DEFAULT_WORKLOAD).output_tokens
     answer_s = speed.ttft_s + answer_tokens / speed.decode_tok_per_s
     return DAY_S / (start_s + answer_s + idle_billing_s)
 
@@ -159,7 +159,7 @@ def _bill(subject: Subject) -> Iterator[BillPart]:
         yield _part(part.name, part.amount, part.unit, "hour", part.price)
     if resolved.platform == "tpu-vm":
         per_hour = resolved.prices.price("disk_usd_per_gib_month", highest)
-        disk_gib = resolved.deployment.tpu.boot_disk_size_gb or MIN_BOOT_DISK_GB
+        disk_gib = resolved.question.tpu.boot_disk_size_gb or MIN_BOOT_DISK_GB
         yield _part(f"boot disk, {disk_gib} GiB", disk_gib / MONTH_H, "GiB-month", "hour", per_hour)
     if resolved.platform == "own":
         return
@@ -176,7 +176,7 @@ def _nat(subject: Subject) -> Iterator[BillPart]:
     """Yield Cloud NAT: a machine without an external address uses it for the hub and docker's package; Google's APIs do not need it."""
     resolved = subject.resolved
     from_hub = _is_from_hub(resolved)
-    installs = resolved.is_tpu and resolved.deployment.tpu.api == "compute-engine"
+    installs = resolved.is_tpu and resolved.question.tpu.api == "compute-engine"
     if not installs and not (from_hub and (resolved.is_tpu or resolved.service.direct_vpc)):
         return
     book = resolved.prices
@@ -203,9 +203,9 @@ def _others_pull_upstream(resolved: Resolved) -> bool:
 def _stored(subject: Subject) -> Iterator[BillPart]:
     """Yield storage for as long as the stack exists, and the transfer of weights to another region."""
     resolved, regions = subject.resolved, regions_of(subject.resolved)
-    gib = subject.memory.checkpoint_gib + (to_gib(parts_bytes(resolved)) if resolved.deployment.staged_parts else 0)
+    gib = subject.memory.checkpoint_gib + (to_gib(parts_bytes(resolved)) if resolved.question.facts.staged_parts else 0)
     book = resolved.prices
-    home = resolved.deployment.bucket.region or (regions[0] if regions else None)
+    home = resolved.question.settings.bucket.region or (regions[0] if regions else None)
     if resolved.weights_mode in _BUCKET_MODES:
         price = book.price("bucket_usd_per_gib_month", home)
         yield _part(f"bucket{f' in {home}' if home else ''}", gib, "GiB-month", "month", price)
@@ -213,7 +213,7 @@ def _stored(subject: Subject) -> Iterator[BillPart]:
     image_gib = IMAGE_GIB + (gib if resolved.weights_mode == "image" else 0)
     copies = 1 if _others_pull_upstream(resolved) else max(len(regions), 1)
     name = f"image repository, {copies} regions" if copies > 1 else "image repository"
-    if resolved.deployment.image is None or resolved.deployment.image.is_stored:
+    if resolved.question.settings.image.is_stored:
         yield _part(name, copies * image_gib, "GiB-month", "month", book.price("registry_usd_per_gib_month"))
     if keeps_graphs(resolved):
         price = book.price("bucket_usd_per_gib_month", home)
@@ -231,7 +231,7 @@ def archive_parts(resolved: Resolved) -> Iterator[BillPart]:
     if resolved.platform != "tpu-vm" or resolved.capacity.compile_cache != "bucket":
         return
     regions, book, gib = regions_of(resolved), resolved.prices, program_memory(resolved).code_gib
-    home = resolved.deployment.bucket.region or (regions[0] if regions else None)
+    home = resolved.question.settings.bucket.region or (regions[0] if regions else None)
     price = book.price("bucket_usd_per_gib_month", home)
     yield _part("compiled programs in the bucket", gib, "GiB-month", "month", price)
     key_price = book.price("secret_usd_per_version_month")
@@ -255,13 +255,13 @@ def observability_parts(subject: Subject, *, collects: bool | None = None) -> It
     if resolved.platform not in OBSERVABILITY_PLATFORMS:
         return
     collects = resolved.collects if collects is None else collects
-    if resolved.deployment.alerts.enabled:
+    if resolved.question.settings.alerts.enabled:
         from gemma_serving.contracts.alerts import alerts_of  # noqa: PLC0415 - 3 ms, and only stacks have alerts
 
         target = "cloud-run" if resolved.platform == "cloud-run" else "tpu"
         conditions = sum(
             len(alert.conditions)
-            for alert in alerts_of(target, collects=collects, has_all=resolved.deployment.alerts.has_all)
+            for alert in alerts_of(target, collects=collects, has_all=resolved.question.settings.alerts.has_all)
         )
         price = book.price("alert_condition_usd_per_month")
         yield _part("alert conditions", conditions, "condition-month", "month", price)
@@ -280,12 +280,12 @@ def observability_usd_per_month(subject: Subject, *, collects: bool | None = Non
 def daily_limit_usd(subject: Subject) -> float | None:
     """Return the cost per day above which the alert Daily cost fires, or None without that alert."""
     resolved = subject.resolved
-    alerts = resolved.deployment.alerts
+    alerts = resolved.question.settings.alerts
     if not alerts.enabled or resolved.platform not in OBSERVABILITY_PLATFORMS:
         return None
     if resolved.platform != "cloud-run":
         return alerts.daily_cost if resolved.collects else None
-    always = resolved.deployment.cloud_run.min_instances * _DAY_H
+    always = resolved.question.cloud_run.min_instances * _DAY_H
     return alerts.daily_cost or subject.cost.usd_per_hour * (always or _USED_H)
 
 

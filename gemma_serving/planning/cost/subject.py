@@ -8,7 +8,7 @@ from gemma_serving.planning.memory.resolve import resolve
 from gemma_serving.planning.memory.weights import WeightSizes, weights_of
 from gemma_serving.planning.question.resolved import Resolved
 from gemma_serving.planning.question.types import Figures, MemoryPlan
-from gemma_serving.planning.settings.deployment import Deployment
+from gemma_serving.planning.settings.question import Question
 from gemma_serving.planning.settings.workload import DEFAULT_WORKLOAD
 from gemma_serving.planning.speed.serving import server_of, throughput_plan, workload_plan
 from gemma_serving.planning.speed.startup import startup_plan
@@ -27,15 +27,15 @@ class Subject(Figures, frozen=True, kw_only=True):
         return "chip" if self.resolved.is_tpu else "GPU"
 
 
-def examine(deployment: Deployment) -> Subject:
+def examine(question: Question) -> Subject:
     """Return the figures of a deployment, without findings. Raises PlanningError as `planning.plan` does."""
-    return subject_of(resolve(deployment))
+    return subject_of(resolve(question))
 
 
 def subject_of(resolved: Resolved, memory: MemoryPlan | None = None) -> Subject:
     """Return the figures of a resolved deployment. `memory`: its memory, if it was computed before."""
     memory = memory or memory_plan(resolved)
-    workload = resolved.deployment.workload
+    workload = resolved.question.settings.workload
     startup = or_none(partial(startup_plan, resolved))
     server = or_none(partial(server_of, resolved, memory, workload or DEFAULT_WORKLOAD))
     throughput = or_none(partial(throughput_plan, server)) if server is not None else None

@@ -30,7 +30,7 @@ def adapter_bytes(spec: ModelSpec, rank: int) -> float:
 
 def adapters_bytes(resolved: Resolved) -> float:
     """Return the memory of one device for adapters: the server's reservation, or the workload's adapters if it has no LoRA."""
-    lora, workload = lora_of(resolved), resolved.deployment.workload
+    lora, workload = lora_of(resolved), resolved.question.settings.workload
     if lora is not None:
         return lora.slots * adapter_bytes(resolved.spec, lora.rank) / resolved.tp
     if workload is None or not workload.adapters:

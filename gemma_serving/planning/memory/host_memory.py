@@ -44,7 +44,7 @@ def load_peak_gib(resolved: Resolved, offloaded_bytes: float) -> float:
         return constant("SERVER_HOST_GIB") + to_gib(streamer_buffer_bytes(resolved)) + offloaded_gib + graphs_gib
     if resolved.weights_mode in {"memory", "hub"}:  # an instance stores the files of the hub in memory
         return checkpoint_gib + constant("SERVER_HOST_GIB") + offloaded_gib + graphs_gib
-    cache_gib = (resolved.deployment.cloud_run.mount.cache_size_mib or 0) / 1024
+    cache_gib = (resolved.question.cloud_run.mount.cache_size_mib or 0) / 1024
     cached_gib = min(cache_gib, checkpoint_gib) if resolved.weights_mode == "fuse-cached" else 0.0
     buffers_gib = constant("FUSE_BUFFERS_GIB") if resolved.weights_mode == "fuse-buffered" else 0.0
     return through_gib + cached_gib + buffers_gib + graphs_gib

@@ -1,4 +1,4 @@
-"""Resolve a deployment for a server: resolve names, fill in defaults, reject conflicts."""
+"""Resolve a question for a server: resolve names, fill in defaults, reject conflicts."""
 
 import dataclasses
 from typing import Final, cast
@@ -37,8 +37,8 @@ from gemma_serving.planning.question.recommendation import (
 from gemma_serving.planning.question.resolved import Resolved, Runtime
 from gemma_serving.planning.question.tpu_quantization import converted_scheme
 from gemma_serving.planning.question.validators import taken_together
-from gemma_serving.planning.settings.deployment import NO_SERVICE, Deployment, Platform, WeightsMode
 from gemma_serving.planning.settings.paths import require_consistent_blocks
+from gemma_serving.planning.settings.question import NO_SERVICE, Platform, Question, WeightsMode
 from gemma_serving.planning.settings.vllm_args import (
     KEY_OF,
     SCALED_KV_SUFFIX,
@@ -53,30 +53,30 @@ _KV_BYTES: Final = {
 }
 
 
-def resolve(deployment: Deployment) -> Resolved:
-    """Fill in everything that the deployment leaves unset. Raises PlanningError for an unknown name, a value out of range, or a conflict."""
-    require_consistent_blocks(deployment)
-    return filled_in(deployment)
+def resolve(question: Question) -> Resolved:
+    """Fill in everything that the question leaves unset. Raises PlanningError for an unknown name, a value out of range, or a conflict."""
+    require_consistent_blocks(question)
+    return filled_in(question)
 
 
-def filled_in(deployment: Deployment) -> Resolved:
-    """Return `resolve` of a deployment whose values are within their ranges, such as the planner's own candidates."""
-    accelerator = deployment.device or _accelerator(deployment.accelerator_name, deployment.platform)
-    platform = _platform(deployment.platform, accelerator)
-    model_id, spec, scheme, quantize_on_load = _model(deployment, accelerator)
-    mode: WeightsMode = deployment.weights_mode or ("fuse-buffered" if platform == "cloud-run" else "hub")
-    dp = deployment.vllm.data_parallel_size or 1
+def filled_in(question: Question) -> Resolved:
+    """Return `resolve` of a question whose values are within their ranges, such as the planner's own candidates."""
+    accelerator = question.facts.device or _accelerator(question.accelerator_name, question.facts.platform)
+    platform = _platform(question.facts.platform, accelerator)
+    model_id, spec, scheme, quantize_on_load = _model(question, accelerator)
+    mode: WeightsMode = question.facts.weights_mode or ("fuse-buffered" if platform == "cloud-run" else "hub")
+    dp = question.settings.vllm.data_parallel_size or 1
     base = recommended_options(
         spec,
         accelerator,
         weights_mode=mode,
         quantize_on_load=quantize_on_load and not accelerator.is_tpu,
-        offloads=bool(deployment.vllm.cpu_offload_gib),
+        offloads=bool(question.settings.vllm.cpu_offload_gib),
         replicas=dp,
     )
-    options = taken_together(deployment.vllm, base)
+    options = taken_together(question.settings.vllm, base)
     host = host_of(accelerator, platform)
-    run = deployment.cloud_run if platform == "cloud-run" else NO_SERVICE
+    run = question.cloud_run if platform == "cloud-run" else NO_SERVICE
     runtime: Runtime = "cuda" if not accelerator.is_tpu else "tpu-torch" if spec.tpu_torch_path else "tpu-jax"
     max_model_len = options.max_model_len or spec.max_positions
     max_num_seqs = options.max_num_seqs or MAX_NUM_SEQS
@@ -84,7 +84,7 @@ def filled_in(deployment: Deployment) -> Resolved:
     kv_dtype = spec.kv_cache_dtype if given == "auto" else given
     _check_together(options, accelerator)
     found = Resolved(
-        deployment=deployment,
+        question=question,
         model_id=model_id,
         spec=spec,
         scheme=scheme,
@@ -112,12 +112,12 @@ def filled_in(deployment: Deployment) -> Resolved:
         weights_mode=mode,
         service=run.with_defaults(
             mode=mode if platform == "cloud-run" else "",
-            has_own_bucket=deployment.bucket.existing is None,
-            fetches_media=bool(deployment.vllm.allowed_media_domains),
+            has_own_bucket=question.settings.bucket.existing is None,
+            fetches_media=bool(question.settings.vllm.allowed_media_domains),
         ),
-        capacity=deployment.tpu.with_defaults(has_own_bucket=deployment.bucket.existing is None),
-        prices=deployment.price_book or LIST_PRICES,
-        drafter=drafter_of(options, deployment.draft_spec),
+        capacity=question.tpu.with_defaults(has_own_bucket=question.settings.bucket.existing is None),
+        prices=question.facts.price_book or LIST_PRICES,
+        drafter=drafter_of(options, question.facts.draft_spec),
     )
     found = _with_fewer_sequences(_far_from_the_edge(_with_room_for_programs(found) if accelerator.is_tpu else found))
     return _on_smallest_instance(found) if platform == "cloud-run" and not run.memory_mib else found
@@ -128,7 +128,7 @@ def _on_smallest_instance(resolved: Resolved) -> Resolved:
     size = smallest_instance(resolved, with_margin_gib(memory_plan(resolved).load_peak_host_gib))
     if size is None:
         return resolved
-    return replace_struct(resolved, host_memory_gib=size[0], vcpu=resolved.deployment.cloud_run.cpu or size[1])
+    return replace_struct(resolved, host_memory_gib=size[0], vcpu=resolved.question.cloud_run.cpu or size[1])
 
 
 def _check_together(options: VllmOptions, accelerator: Accelerator) -> None:
@@ -158,16 +158,16 @@ def _far_from_the_edge(resolved: Resolved) -> Resolved:
     A request holds the tokens of two steps in each of its sliding windows (`planning.question.releases.tokens_in_flight`). If neither fits,
     nothing changes.
     """
-    deployment = resolved.deployment
-    if deployment.vllm.max_model_len is not None:
+    question = resolved.question
+    if question.settings.vllm.max_model_len is not None:
         return resolved
     memory = memory_plan(resolved)
     edge = one_request(memory)
-    given = dataclasses.replace(deployment.vllm, max_num_seqs=resolved.max_num_seqs)
-    may_shrink = deployment.vllm.max_num_batched_tokens is None and not resolved.is_tpu
+    given = dataclasses.replace(question.settings.vllm, max_num_seqs=resolved.max_num_seqs)
+    may_shrink = question.settings.vllm.max_num_batched_tokens is None and not resolved.is_tpu
     if may_shrink and resolved.max_num_batched_tokens > SMALL_NUM_BATCHED_TOKENS and (edge.may_fail or edge.is_short):
         smaller = dataclasses.replace(given, max_num_batched_tokens=SMALL_NUM_BATCHED_TOKENS)
-        found = replace_struct(filled_in(replace_struct(deployment, vllm=smaller)), deployment=deployment)
+        found = replace_struct(filled_in(question.changed(vllm=smaller)), question=question)
         if memory_plan(found).max_concurrency >= 1:
             return found
     if memory.max_concurrency < 1:
@@ -177,7 +177,7 @@ def _far_from_the_edge(resolved: Resolved) -> Resolved:
     while edge.may_fail and length > SHORTEST_MODEL_LEN:
         length //= 2
         shorter = dataclasses.replace(given, max_model_len=length, max_num_batched_tokens=found.max_num_batched_tokens)
-        found = replace_struct(filled_in(replace_struct(deployment, vllm=shorter)), deployment=deployment)
+        found = replace_struct(filled_in(question.changed(vllm=shorter)), question=question)
         edge = one_request(memory_plan(found))
     return found
 
@@ -187,16 +187,16 @@ def _with_fewer_sequences(resolved: Resolved) -> Resolved:
 
     On a GPU those of a small one; on a TPU only with speculative decoding, whose start needs memory for each sequence.
     """
-    deployment = resolved.deployment
+    question = resolved.question
     if resolved.is_tpu:
         tried = FEWER_SEQUENCES if warm_up_gib(resolved) else ()
     else:
         tried = (SMALL_DEVICE_MAX_NUM_SEQS,) if resolved.max_num_seqs > SMALL_DEVICE_MAX_NUM_SEQS else ()
-    if deployment.vllm.max_num_seqs is not None or not tried or not _dies(resolved):
+    if question.settings.vllm.max_num_seqs is not None or not tried or not _dies(resolved):
         return resolved
     for sequences in tried:
-        fewer = dataclasses.replace(deployment.vllm, max_num_seqs=sequences)
-        found = replace_struct(filled_in(replace_struct(deployment, vllm=fewer)), deployment=deployment)
+        fewer = dataclasses.replace(question.settings.vllm, max_num_seqs=sequences)
+        found = replace_struct(filled_in(question.changed(vllm=fewer)), question=question)
         if not _dies(found):
             return found
     return resolved
@@ -209,7 +209,7 @@ def _dies(resolved: Resolved) -> bool:
 
 def _with_room_for_programs(resolved: Resolved) -> Resolved:
     """Return the same with a lower utilization if the default one leaves too little for the compiled programs of a TPU, and the lower one holds the weights."""
-    if resolved.deployment.vllm.gpu_memory_utilization is not None:
+    if resolved.question.settings.vllm.gpu_memory_utilization is not None:
         return resolved
     utilization = min(resolved.utilization, comfortable_utilization(resolved))
     budget_gib = utilization * resolved.accelerator.usable_gib
@@ -240,10 +240,10 @@ def _platform(name: str | None, accelerator: Accelerator) -> Platform:
     return cast("Platform", name.lower())
 
 
-def _model(deployment: Deployment, accelerator: Accelerator) -> tuple[str, ModelSpec, Scheme, bool]:
+def _model(question: Question, accelerator: Accelerator) -> tuple[str, ModelSpec, Scheme, bool]:
     """Return id, architecture, precision, and whether vLLM must quantize while loading."""
-    converted = converted_scheme(deployment.vllm) if accelerator.is_tpu else None
-    wanted = deployment.quantization or deployment.vllm.quantization
+    converted = converted_scheme(question.settings.vllm) if accelerator.is_tpu else None
+    wanted = question.settings.quantization or question.settings.vllm.quantization
     wanted = wanted.lower() if wanted else None
     if converted is not None and wanted is not None:
         raise PlanningError(
@@ -251,14 +251,14 @@ def _model(deployment: Deployment, accelerator: Accelerator) -> tuple[str, Model
         )
     if wanted is not None and wanted not in SCHEMES:
         raise PlanningError(f'The quantization "{wanted}" is unknown. Allowed: {", ".join(SCHEMES)}.')
-    checkpoint = find_checkpoint(deployment.model)
-    if deployment.model_spec is not None:
-        spec, architecture = deployment.model_spec, ""
+    checkpoint = find_checkpoint(question.settings.model)
+    if question.facts.model_spec is not None:
+        spec, architecture = question.facts.model_spec, ""
     elif checkpoint is None or checkpoint.is_drafter:
-        raise PlanningError(unknown_model(deployment.model))
+        raise PlanningError(unknown_model(question.settings.model))
     else:
         spec, architecture = spec_of(checkpoint.id), checkpoint.architecture
-    model_id = spec.name if deployment.model_spec is not None or checkpoint is None else checkpoint.id
+    model_id = spec.name if question.facts.model_spec is not None or checkpoint is None else checkpoint.id
     native = spec.native_quantization or "bf16"
     scheme = converted or SCHEMES[wanted or native]
     if scheme.name != native:

@@ -44,9 +44,9 @@ def speculation_of(resolved: Resolved) -> Drafter | None:
         return None
     model = named_drafter(resolved.vllm)
     spec = resolved.drafter
-    deployment = None
+    drafter = None
     if model is not None and spec is not None:
-        deployment = replace_struct(
+        drafter = replace_struct(
             resolved,
             spec=replace_struct(
                 spec, vision=None, other_vision_params=0, audio_params=0, is_multimodal=False, accepts_audio=False
@@ -57,7 +57,7 @@ def speculation_of(resolved: Resolved) -> Drafter | None:
             speculative_tokens=0,
             vllm=dataclasses.replace(resolved.vllm, speculative_config=None),
         )
-    return Drafter(model=model, resolved=deployment, proposals=resolved.speculative_tokens)
+    return Drafter(model=model, resolved=drafter, proposals=resolved.speculative_tokens)
 
 
 def drafter_bytes(resolved: Resolved) -> float:

@@ -95,12 +95,12 @@ def flags_of(resolved: Resolved) -> FlagTable:
 
 
 def _version_of(resolved: Resolved) -> str | None:
-    return version_in_use(resolved.accelerator, resolved.deployment.image_version) or None
+    return version_in_use(resolved.accelerator, resolved.question.image_version) or None
 
 
 def extra_arguments(resolved: Resolved) -> tuple[ServerArgument, ...]:
     """Return the arguments in order; empty without any."""
-    words = resolved.deployment.vllm.extra_args
+    words = resolved.question.settings.vllm.extra_args
     return _read(tuple(words), _version_of(resolved)) if words else ()
 
 

@@ -58,14 +58,14 @@ def media_support(resolved: Resolved, modality: Modality) -> Support:
         others = ", as E2B, E4B and 12B do" if is_audio else ""
         note = f"{resolved.model_id} does not accept {modality}{others}"
         return Support(scheme=modality, answer="no", note=note, source="config.json", seen_on="")
-    return support_of(modality, spec, resolved.accelerator, image_version=resolved.deployment.image_version)
+    return support_of(modality, spec, resolved.accelerator, image_version=resolved.question.image_version)
 
 
 def decodes_audio(resolved: Resolved) -> bool | None:
     """Return whether the image has the packages that decode audio; None if unknown."""
-    deployment = resolved.deployment
-    if deployment.image is not None and not (deployment.image.is_default and deployment.image.audio is None):
-        return deployment.image.audio
+    image = resolved.question.settings.image
+    if not (image.is_default and image.audio is None):
+        return image.audio
     return IMAGES[DEFAULT_IMAGES["tpu" if resolved.is_tpu else "cloud-run"]].decodes_audio
 
 

@@ -31,7 +31,7 @@ class LoadedRepository(Struct, frozen=True, kw_only=True):
 
 def hub_files(resolved: Resolved) -> Iterator[LoadedRepository]:
     """Yield the repositories that are not staged, the drafter first. A name that is a path is not one."""
-    staged = resolved.deployment.staged_parts
+    staged = resolved.question.facts.staged_parts
     yield from (one for one in _named(resolved) if one.name not in staged)
 
 

@@ -33,7 +33,7 @@ class Lora(Struct, frozen=True, kw_only=True):
 
 def lora_of(resolved: Resolved) -> Lora | None:
     """Return the adapters of a deployment; None if its server has no LoRA."""
-    return _of_options(resolved.deployment.vllm) or _of_arguments(resolved)
+    return _of_options(resolved.question.settings.vllm) or _of_arguments(resolved)
 
 
 def adapters_of(resolved: Resolved) -> Mapping[str, str]:

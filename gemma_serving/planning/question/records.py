@@ -84,7 +84,7 @@ _HAS: Final[Mapping[str, Callable[[Resolved], bool]]] = {
     "CUDA graphs": lambda one: not one.eager,
     "LoRA adapters": lambda one: lora_of(one) is not None,
     "replicas": lambda one: one.dp > 1,
-    "a compile cache": lambda one: one.deployment.tpu.compile_cache != "off",
+    "a compile cache": lambda one: one.question.tpu.compile_cache != "off",
     "fp8 while loading": lambda one: one.scheme.name.startswith("fp8") and one.spec.native_quantization != "fp8",
     "a checkpoint in fp8": lambda one: one.spec.native_quantization == "fp8",
     "fp8 in blocks": lambda one: one.spec.native_quantization == "fp8" and one.spec.block_width > 0,
@@ -99,9 +99,9 @@ def _has(part: str, resolved: Resolved) -> bool:
 
 def severity_of(crash: Crash, resolved: Resolved) -> Severity | None:
     """Return whether a deployment dies by the record (block), likely does (warn), can for some requests (info), or is not affected (None)."""
-    accelerator, image = resolved.accelerator, resolved.deployment.image
-    version = version_in_use(accelerator, resolved.deployment.image_version)
-    is_known_image = image is not None and image.digest in crash.images
+    accelerator, image = resolved.accelerator, resolved.question.settings.image
+    version = version_in_use(accelerator, resolved.question.image_version)
+    is_known_image = image.digest in crash.images
     is_affected = is_known_image or any(is_between(version, *bounds) for bounds in crash.releases)
     is_here = not crash.cards or accelerator.family in crash.cards
     if not (is_affected and is_here and all(_has(part, resolved) for part in crash.needs)):

@@ -93,7 +93,7 @@ def multiplies_nvfp4(resolved: Resolved) -> bool:
 
 
 def _version(resolved: Resolved) -> VersionKey | None:
-    return known_key(version_in_use(resolved.accelerator, resolved.deployment.image_version))
+    return known_key(version_in_use(resolved.accelerator, resolved.question.image_version))
 
 
 def keeps_stored_head(resolved: Resolved) -> bool:

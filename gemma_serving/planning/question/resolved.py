@@ -12,7 +12,7 @@ from gemma_serving.planning.machine.hardware import Accelerator, Host
 from gemma_serving.planning.model.spec import ModelSpec
 from gemma_serving.planning.question.drafters import named_drafter
 from gemma_serving.planning.settings.cloud_run import CloudRunSettings
-from gemma_serving.planning.settings.deployment import Deployment, Platform, WeightsMode
+from gemma_serving.planning.settings.question import Platform, Question, WeightsMode
 from gemma_serving.planning.settings.tpu import TpuSettings
 from gemma_serving.planning.settings.vllm_args import VllmOptions
 
@@ -23,7 +23,7 @@ _PEERS: Final = 2
 class Resolved(Struct, frozen=True, kw_only=True):
     """A deployment with every value that the formulas need."""
 
-    deployment: Deployment
+    question: Question
     model_id: str
     spec: ModelSpec
     scheme: Scheme
@@ -64,7 +64,7 @@ class Resolved(Struct, frozen=True, kw_only=True):
     @property
     def collects(self) -> bool:
         """True if a collector of metrics runs next to the server."""
-        return self.deployment.collects_on(self.platform)
+        return self.question.collects_on(self.platform)
 
     @property
     def collects_on_cloud_run(self) -> bool:

@@ -16,8 +16,8 @@ from gemma_serving.planning.data.prices import Price
 from gemma_serving.planning.errors import PlanningError
 from gemma_serving.planning.settings.capacity_form import ProvisioningModel
 from gemma_serving.planning.settings.cloud_run import ProbeSettings
-from gemma_serving.planning.settings.deployment import Platform, WeightsMode
 from gemma_serving.planning.settings.finding import Finding, Together
+from gemma_serving.planning.settings.question import Platform, WeightsMode
 from gemma_serving.planning.settings.vllm_args import VllmOptions
 from gemma_serving.planning.settings.workload import Workload
 from gemma_serving.planning.units import DAY_S, HOUR_S, ROUGH, about, figure
@@ -581,7 +581,7 @@ class Plan(Figures, frozen=True, kw_only=True):
                 )
             ),
             cost=outputs.CostSummary(
-                max_usd=round(self.cost.most_usd, 2),
+                most_usd=round(self.cost.most_usd, 2),
                 **rounded(self.cost, usd_per_hour=4, usd_per_million_tokens=4),
             ),
             margin=margin

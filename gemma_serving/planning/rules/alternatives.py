@@ -25,10 +25,10 @@ from gemma_serving.planning.question.recommendation import (
     recommended_options,
 )
 from gemma_serving.planning.rules.registry import instance_size
-from gemma_serving.planning.settings.deployment import Deployment
 from gemma_serving.planning.settings.finding import Remedy
-from gemma_serving.planning.settings.image import ImageSettings, named_image
+from gemma_serving.planning.settings.image import NO_IMAGE, ImageSettings, named_image
 from gemma_serving.planning.settings.paths import with_changes
+from gemma_serving.planning.settings.question import Question
 from gemma_serving.planning.units import HOUR_S
 
 _SHORT_REQUEST = 8_192
@@ -62,7 +62,7 @@ def other_accelerators(subject: Subject, *, only_deployable: bool = False) -> It
     On TPUs, a quantized model that no image of this project loads becomes its bf16 original. `only_deployable`: only what this project can
     deploy.
     """
-    deployment = subject.resolved.deployment
+    question = subject.resolved.question
     candidates: list[tuple[float, Remedy]] = []
     for accelerator in ACCELERATORS.values():
         is_here = accelerator.name == subject.resolved.accelerator.name
@@ -73,8 +73,8 @@ def other_accelerators(subject: Subject, *, only_deployable: bool = False) -> It
         if moved is None:
             continue
         try:
-            after = filled_in(with_changes(deployment, moved))
-            if after.platform == "cloud-run" and deployment.platform is not None:
+            after = filled_in(with_changes(question, moved))
+            if after.platform == "cloud-run" and question.facts.platform is not None:
                 moved |= instance_size(after.vcpu, after.host_memory_gib)
         except PlanningError:
             continue
@@ -91,8 +91,8 @@ def other_accelerators(subject: Subject, *, only_deployable: bool = False) -> It
 def smaller_models(subject: Subject) -> Iterator[Remedy]:
     """Yield models that may fit on the same hardware: the same model in 4 bits, then the largest smaller models."""
     resolved = subject.resolved
-    deployment = resolved.deployment
-    if deployment.model_spec is not None:
+    question = resolved.question
+    if question.facts.model_spec is not None:
         return
     base, names = checkpoint_of(resolved.model_id).architecture, list(MODELS)
     only_in_4_bits = resolved.scheme.name == "w4a16" and not resolved.is_tpu
@@ -104,7 +104,7 @@ def smaller_models(subject: Subject) -> Iterator[Remedy]:
 
 def models_here(subject: Subject, model_ids: Iterable[str]) -> Iterator[Remedy]:
     """Yield other models on the same hardware: with the current options, the usual ones, and shorter requests."""
-    resolved, deployment = subject.resolved, subject.resolved.deployment
+    resolved, question = subject.resolved, subject.resolved.question
     short = {"vllm.max_model_len": _SHORT_REQUEST} if resolved.max_model_len > _SHORT_REQUEST else {}
     usual = dict.fromkeys(_HARDWARE_OPTIONS, None)
     for name in model_ids:
@@ -112,7 +112,9 @@ def models_here(subject: Subject, model_ids: Iterable[str]) -> Iterator[Remedy]:
         if image is None:
             continue
         # On a TPU such an image compiles the encoders for 20 minutes, so its shipped stacks serve text.
-        is_text = image and not deployment.vllm.limit_mm_per_prompt and needs_text_alone(deployment.workload)
+        is_text = (
+            image and not question.settings.vllm.limit_mm_per_prompt and needs_text_alone(question.settings.workload)
+        )
         text = {"vllm.limit_mm_per_prompt": TEXT_ONLY} if is_text else {}
         model = served_as(name) | image | text
         shipped = dict(shipped_options(version_of(image), resolved.accelerator.name, name)) if text else {}
@@ -160,49 +162,49 @@ def served_as(model_id: str) -> Changes:
 def _moved(subject: Subject, accelerator: Accelerator) -> Changes | None:
     """Return the changes for a move to the recommended setup on another accelerator; None if its weights cannot load there."""
     resolved = subject.resolved
-    deployment = resolved.deployment
+    question = resolved.question
     platform = accelerator.platforms[0]
     usual = recommended_options(resolved.spec, accelerator, weights_mode="hub")
     changes: Changes = {"accelerator": accelerator.name}
-    if deployment.device is not None:
+    if question.facts.device is not None:
         changes["device"] = None
     for path in _HARDWARE_OPTIONS:
         name = path.partition(".")[2]
-        if getattr(deployment.vllm, name) != getattr(usual, name):  # an option that is already right there stays
+        if getattr(question.settings.vllm, name) != getattr(usual, name):  # an option that is already right there stays
             changes[path] = None
-    if deployment.platform is not None:
+    if question.facts.platform is not None:
         changes["platform"] = platform
-    if accelerator.is_tpu != resolved.is_tpu and deployment.image is not None:
+    if accelerator.is_tpu != resolved.is_tpu and question.settings.image != NO_IMAGE:
         changes |= DEFAULT_IMAGE
     if accelerator.is_tpu and not _loads(subject, accelerator, resolved.scheme.name, resolved.spec):
         image = house_image(resolved.scheme.name, resolved.spec, accelerator)
-        if image is None and deployment.model_spec is not None:
+        if image is None and question.facts.model_spec is not None:
             return None
         changes |= served_as(original_of(resolved.model_id)) if image is None else image
-    if platform != resolved.platform and deployment.weights_mode not in {None, "hub"}:
-        from_bucket = deployment.weights_mode != "image"
+    if platform != resolved.platform and question.facts.weights_mode not in {None, "hub"}:
+        from_bucket = question.facts.weights_mode != "image"
         bucket_mode = "fuse-buffered" if platform == "cloud-run" else "disk"
         changes["weights_mode"] = bucket_mode if from_bucket else "hub"
-    changes |= _cloud_run(deployment, accelerator) if platform == "cloud-run" else _machine(deployment, accelerator)
+    changes |= _cloud_run(question, accelerator) if platform == "cloud-run" else _machine(question, accelerator)
     return changes
 
 
 def _loads(subject: Subject, accelerator: Accelerator, scheme: str, spec: ModelSpec) -> bool:
     """Return whether a precision of a model is known to load there. Another kind of accelerator uses this project's image."""
-    deployment, is_same_kind = subject.resolved.deployment, accelerator.is_tpu == subject.resolved.is_tpu
+    question, is_same_kind = subject.resolved.question, accelerator.is_tpu == subject.resolved.is_tpu
     row = support_of(
         scheme,
         spec,
         accelerator,
-        image_version=deployment.image_version if is_same_kind else None,
-        image_supports=deployment.image_supports if is_same_kind else (),
+        image_version=question.image_version if is_same_kind else None,
+        image_supports=question.settings.image.supports if is_same_kind else (),
     )
     return row.answer == "yes"
 
 
-def _cloud_run(deployment: Deployment, accelerator: Accelerator) -> Changes:
+def _cloud_run(question: Question, accelerator: Accelerator) -> Changes:
     """Return the settings that a Cloud Run service with this GPU needs. Settings that the deployment leaves unset stay unset."""
-    run, is_explicit = deployment.cloud_run, deployment.platform is not None
+    run, is_explicit = question.cloud_run, question.facts.platform is not None
     regions = known_places(accelerator)
     is_small = accelerator.usable_gib < SMALL_DEVICE_GIB
     usual_concurrency = (SMALL_DEVICE_MAX_NUM_SEQS if is_small else MAX_NUM_SEQS) if is_explicit else 0
@@ -218,14 +220,14 @@ def _cloud_run(deployment: Deployment, accelerator: Accelerator) -> Changes:
     }
 
 
-def _machine(deployment: Deployment, accelerator: Accelerator) -> Changes:
+def _machine(question: Question, accelerator: Accelerator) -> Changes:
     """Return the settings that a machine with this accelerator needs: for a TPU, a zone and a run limit."""
     changes: Changes = {}
-    tpu = deployment.tpu
+    tpu = question.tpu
     if not accelerator.is_tpu:
         return changes
     known = known_places(accelerator)
-    if deployment.platform is not None:
+    if question.facts.platform is not None:
         kept = tuple(zone for zone in tpu.zones if zone in known)
         changes["tpu.zones"] = kept or known
         if not kept:

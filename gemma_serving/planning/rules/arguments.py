@@ -104,7 +104,7 @@ _PARSER: Final = "gemma4"
 @rule("SEC01")
 def _secret_argument(subject: Subject) -> RuleResult | None:
     kept = kept_arguments(subject, ())
-    count = len(subject.resolved.deployment.vllm.extra_args) - len(kept)
+    count = len(subject.resolved.question.settings.vllm.extra_args) - len(kept)
     if not count:
         return None
     return RuleResult(
@@ -120,7 +120,7 @@ def _secret_argument(subject: Subject) -> RuleResult | None:
 
 @rule("ARG01")
 def _own_key(subject: Subject) -> RuleResult | None:
-    read, options = extra_arguments(subject.resolved), subject.resolved.deployment.vllm
+    read, options = extra_arguments(subject.resolved), subject.resolved.question.settings.vllm
     repeated = {one: owner for one in read if (owner := owner_of(one, read, options))}
     if not repeated:
         return None
@@ -136,7 +136,7 @@ def _own_key(subject: Subject) -> RuleResult | None:
 @rule("ARG05")
 def _ignored(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
-    options = resolved.deployment.vllm
+    options = resolved.question.settings.vllm
     read = extra_arguments(resolved)
     found = [one for one in ignored_arguments(resolved) if not owner_of(one, read, options)]
     answers = [one for one in read if one.name in CHANGES_ANSWERS and not one.is_off and one.value != ("auto",)]
@@ -195,7 +195,7 @@ def _rejected_options(resolved: Resolved) -> Iterator[tuple[str, str]]:
     table = flags_of(resolved)
     plugins = {one.name for one in extra_arguments(resolved)}
     for option in OPTIONS.values():
-        value = getattr(resolved.deployment.vllm, option.name)
+        value = getattr(resolved.question.settings.vllm, option.name)
         is_unread = option.name == "tool_call_parser" and not resolved.vllm.enable_auto_tool_choice
         if option.may_be_an_argument or value is None or is_unread or PLUGIN_OF.get(option.flag) in plugins:
             continue
@@ -205,7 +205,7 @@ def _rejected_options(resolved: Resolved) -> Iterator[tuple[str, str]]:
         else:
             problem = next((one.problem for one in parse_arguments(option.spell(value), table) if one.problem), "")
         if problem and not (resolved.is_tpu and value == _TPU_LOADER):
-            named = resolved.deployment.vllm_key(option.name) + (f" ({value})" if isinstance(value, str) else "")
+            named = resolved.question.vllm_key(option.name) + (f" ({value})" if isinstance(value, str) else "")
             yield option.name, problem.replace(option.flag, named, 1)
 
 
@@ -218,7 +218,7 @@ def _template_hint(given: str, resolved: Resolved, known: Sequence[str]) -> str 
     if _is_template(given) or _is_elsewhere(given) or (path in known and starts_there):
         return None
     if given == resolved.vllm.own_template:
-        is_staged = given in resolved.deployment.staged_parts
+        is_staged = given in resolved.question.facts.staged_parts
         return None if is_staged else ", nor a file of the project with weights: bucket"
     names = {one.rpartition("/")[2]: f"{sources}{one}" for one in known if "/" in one}
     near = meant(path.rpartition("/")[2], names)
@@ -236,11 +236,11 @@ def _is_elsewhere(path: str) -> bool:
 
 def _unchecked_template(resolved: Resolved) -> RuleResult | None:
     """Return the warning about a chat template that is not among vLLM's own; None without one."""
-    given = resolved.deployment.vllm.chat_template
+    given = resolved.question.settings.vllm.chat_template
     if given is None or _is_template(given) or not _is_elsewhere(given):
         return None
     return RuleResult(
-        f"{resolved.deployment.vllm_key('chat_template')} is {given}, outside {_IMAGE_SOURCES[resolved.is_tpu]}, the folder of vLLM's own templates. "
+        f"{resolved.question.vllm_key('chat_template')} is {given}, outside {_IMAGE_SOURCES[resolved.is_tpu]}, the folder of vLLM's own templates. "
         "If neither the image nor a mount has that file, vLLM will exit at startup.",
         severity="warn",
         remedies=(change("vllm.chat_template", None),),
@@ -250,7 +250,7 @@ def _unchecked_template(resolved: Resolved) -> RuleResult | None:
 @rule("ARG03")
 def _wrong_soft_tokens(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
-    if not resolved.deployment.vllm.extra_args or not resolved.spec.is_gemma4 or not resolved.has_processor:
+    if not resolved.question.settings.vllm.extra_args or not resolved.spec.is_gemma4 or not resolved.has_processor:
         return None
     argument, given = next(soft_token_arguments(resolved), (None, DEFAULT_IMAGE_TOKENS))
     if argument is None or given in IMAGE_TOKENS:
@@ -282,7 +282,7 @@ def _foreign_parser(subject: Subject) -> RuleResult | None:
     unknown = dict(_rejected_options(resolved))
     plugins = {one.name for one in extra_arguments(resolved)}
     foreign = {
-        name: f"{resolved.deployment.vllm_key(name)} is {parser}, {_FOREIGN[name]}"
+        name: f"{resolved.question.vllm_key(name)} is {parser}, {_FOREIGN[name]}"
         for name, parser in others.items()
         if name not in unknown and PLUGIN_OF[OPTIONS[KEY_OF[name]].flag] not in plugins
     }
@@ -300,7 +300,7 @@ def arguments_named(subject: Subject, names: Container[str]) -> list[ServerArgum
 
 def kept_arguments(subject: Subject, dropped: Sequence[ServerArgument]) -> tuple[str, ...]:
     """Return `extraArgs` without the dropped ones and without secrets, because remedies are printed."""
-    words = subject.resolved.deployment.vllm.extra_args
+    words = subject.resolved.question.settings.vllm.extra_args
     read = extra_arguments(subject.resolved)
     gone = {position for argument in (*dropped, *secret_arguments(read, words)) for position in argument.words}
     return tuple(word for position, word in enumerate(words) if position not in gone)
@@ -442,6 +442,6 @@ def _of_the_stack(value: LostValue, resolved: Resolved) -> LostValue:
     """Return a value with the change of the stack's own key: a bucket's streamer is a mode of its mount, and a commit belongs to a stack."""
     if value.changes.get("vllm.load_format") == STREAMER and resolved.weights_mode in _BUCKET_MODES:
         return replace(value, changes={"weights_mode": "streamer", "vllm.load_format": None})
-    has_commit = resolved.deployment.model_revision is not None and resolved.weights_mode != "image"
+    has_commit = resolved.question.is_of_stack and resolved.weights_mode != "image"
     is_foreign = "model_revision" in value.changes and not has_commit
     return replace(value, changes={}, reason="only a stack's hub or bucket has modelRevision") if is_foreign else value

@@ -16,7 +16,7 @@ from gemma_serving.planning.rules.arguments import kept_arguments
 from gemma_serving.planning.rules.platforms.replicas import replicas_remedy
 from gemma_serving.planning.rules.registry import RuleResult, change, rule
 from gemma_serving.planning.settings.finding import Remedy
-from gemma_serving.planning.settings.image import image_of_version
+from gemma_serving.planning.settings.image import NO_IMAGE, image_of_version
 
 _OFF: Final[Mapping[str, Mapping[str, object]]] = {
     "a compile cache": {"tpu.compile_cache": "off"},
@@ -36,7 +36,7 @@ _CLAIMS: Final[Mapping[Kind, str]] = {
 
 def _remedies(found: Sequence[Crash], subject: Subject) -> Iterator[Remedy]:
     needs = {part for crash in found for part in crash.needs}
-    if subject.resolved.deployment.image is not None:
+    if subject.resolved.question.settings.image != NO_IMAGE:
         yield Remedy(changes=DEFAULT_IMAGE)
     if dropped := [one for one in extra_arguments(subject.resolved) if one.name in needs]:
         yield change("vllm.extra_args", kept_arguments(subject, dropped))
@@ -50,7 +50,7 @@ def _other_release(resolved: Resolved) -> str:
     bounds = {bound for crash in CRASHES.values() for pair in crash.releases for bound in pair if bound}
     clean = ""
     for release in sorted(bounds, key=lambda bound: version_key(bound) or (), reverse=True):
-        other = replace(resolved, deployment=replace(resolved.deployment, image=image_of_version(release)))
+        other = replace(resolved, question=resolved.question.changed(image=image_of_version(release)))
         if any(severity_of(crash, other) not in {None, "info"} for crash in CRASHES.values()):
             break
         clean = release

@@ -227,7 +227,7 @@ class _Trial:
         if not lost.changes:
             return lost
         try:
-            after = examine(with_changes(self._subject.resolved.deployment, {**remedy.changes, **lost.changes}))
+            after = examine(with_changes(self._subject.resolved.question, {**remedy.changes, **lost.changes}))
         except PlanningError as error:
             return replace(lost, reason=str(error).rstrip("."))
         new = sorted(_blocking(detected_findings(after)) - self.blocking)
@@ -239,8 +239,8 @@ class _Trial:
         A remedy removes its finding and adds no blocking one. A move must also fit. It includes the changes that remove the findings which
         block at its destination.
         """
-        deployment = self._subject.resolved.deployment
-        candidate = replace(candidate, changes=effective_changes(deployment, candidate.changes))
+        question = self._subject.resolved.question
+        candidate = replace(candidate, changes=effective_changes(question, candidate.changes))
         outcome = self.outcome(candidate.changes)
         if outcome is None or self.remains(identifier, outcome[1]):
             return None
@@ -248,7 +248,7 @@ class _Trial:
             rest = self._completion(candidate.changes)
             if rest is None:
                 return None
-            candidate = replace(candidate, changes=effective_changes(deployment, {**candidate.changes, **rest}))
+            candidate = replace(candidate, changes=effective_changes(question, {**candidate.changes, **rest}))
             outcome = self.outcome(candidate.changes) or outcome
         return self.priced(candidate, *outcome) if self.is_better(outcome[1], (identifier,)) else None
 
@@ -298,7 +298,7 @@ class _Trial:
         key = repr(changes)
         if key not in self._after:
             try:
-                after = examine(with_changes(self._subject.resolved.deployment, changes))
+                after = examine(with_changes(self._subject.resolved.question, changes))
                 self._after[key] = (after, detected_findings(after))
             except PlanningError:
                 self._after[key] = None
@@ -369,7 +369,7 @@ class _Joined:
 
 def accepted_by(subject: Subject) -> frozenset[str]:
     """Return the ids of the findings that the settings accept."""
-    return frozenset(subject.resolved.deployment.accept_findings) & frozenset(acceptable_ids())
+    return frozenset(subject.resolved.question.settings.accept_findings) & frozenset(acceptable_ids())
 
 
 def _completion(subject: Subject, kept: tuple[str, ...]) -> Mapping[str, object] | None:
@@ -382,5 +382,5 @@ def _completion(subject: Subject, kept: tuple[str, ...]) -> Mapping[str, object]
         if change is None or any(path.startswith(kept) for path in change):
             return None
         made |= change
-        subject = examine(with_changes(subject.resolved.deployment, change))
+        subject = examine(with_changes(subject.resolved.question, change))
     return None

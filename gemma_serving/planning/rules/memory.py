@@ -241,11 +241,11 @@ def _smaller_budgets(subject: Subject) -> Iterator[Remedy]:
 
 @rule("FIT06")
 def _support(subject: Subject) -> RuleResult | None:
-    resolved, deployment = subject.resolved, subject.resolved.deployment
+    resolved, question = subject.resolved, subject.resolved.question
     if resolved.is_tpu and not resolved.spec.is_gemma4:
         return None  # the table covers the models with a JAX class in vLLM on TPU
     scheme = resolved.scheme.name
-    version, supports = deployment.image_version, deployment.image_supports
+    version, supports = question.image_version, question.settings.image.supports
     row = support_of(scheme, resolved.spec, resolved.accelerator, image_version=version, image_supports=supports)
     served = f"{resolved.model_id} as {scheme}"
     source = f"{row.source}, {row.seen_on}" if row.seen_on else row.source
@@ -270,7 +270,7 @@ def _support(subject: Subject) -> RuleResult | None:
             kept = {"vllm.extra_args": kept_arguments(subject, rules)} if rules else {}
             yield Remedy(changes={"vllm.tpu_quantization": None, **kept})
         yield from _images_that_load(resolved, scheme)
-        if resolved.deployment.model_spec is None:
+        if resolved.question.facts.model_spec is None:
             yield Remedy(changes=served_as(original_of(resolved.model_id)))
             if resolved.scheme.name != "w4a16":
                 yield from models_here(subject, stored_as(checkpoint_of(resolved.model_id).architecture, "w4a16"))
@@ -289,7 +289,7 @@ def _support(subject: Subject) -> RuleResult | None:
 
 def _feature_gaps(subject: Subject) -> Iterator[RuleResult]:
     """Yield a finding for each feature of the server that the image lacks, or may lack."""
-    resolved, version = subject.resolved, subject.resolved.deployment.image_version
+    resolved, version = subject.resolved, subject.resolved.question.image_version
     for feature, words, without in _features(resolved):
         row = feature_gap(feature, resolved.spec, resolved.accelerator, image_version=version)
         if row is None:
@@ -337,7 +337,7 @@ def _plain_kv(resolved: Resolved) -> Remedy:
 def _images_that_load(resolved: Resolved, scheme: str) -> Iterator[Remedy]:
     spec = resolved.spec
     accelerator = resolved.accelerator
-    if resolved.deployment.image_version and support_of(scheme, spec, accelerator).answer == "yes":
+    if resolved.question.image_version and support_of(scheme, spec, accelerator).answer == "yes":
         yield Remedy(changes=DEFAULT_IMAGE)
     if image := house_image(scheme, spec, accelerator):
         yield Remedy(changes=image)
@@ -453,7 +453,7 @@ def _multimodal_item(subject: Subject) -> RuleResult | None:
     modality, tokens = max(too_long.items(), key=lambda item: item[1])
     limits = {**(resolved.vllm.limit_mm_per_prompt or {}), **dict.fromkeys(too_long, 0)}
     is_chosen = not resolved.spec.vision_bidirectional
-    default = " by this project's default" if resolved.deployment.vllm.disable_chunked_mm_input is None else ""
+    default = " by this project's default" if resolved.question.settings.vllm.disable_chunked_mm_input is None else ""
     why = f" because vllm.disableChunkedMmInput is true{default}" if is_chosen else ""
 
     def remedies() -> Iterator[Remedy]:
@@ -474,13 +474,13 @@ def _multimodal_item(subject: Subject) -> RuleResult | None:
 @rule("LEN04")
 def _all_items(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
-    limits = cast("Mapping[str, int]", resolved.deployment.vllm.limit_mm_per_prompt or {})
+    limits = cast("Mapping[str, int]", resolved.question.settings.vllm.limit_mm_per_prompt or {})
     lengths = {name: tokens for name, tokens in item_tokens(resolved).items() if limits.get(name, 0) > 0}
     tokens = sum(limits[name] * one for name, one in lengths.items())
     if tokens < resolved.max_model_len:
         return None
     return RuleResult(
-        f"A request with all items that {resolved.deployment.vllm_key('limit_mm_per_prompt')} allows has up to {tokens:,} tokens, but vllm.maxModelLen "
+        f"A request with all items that {resolved.question.vllm_key('limit_mm_per_prompt')} allows has up to {tokens:,} tokens, but vllm.maxModelLen "
         f"is {resolved.max_model_len:,}. vLLM answers it with 400.",
         remedies=(
             change("vllm.max_model_len", next_power_of_two(tokens + 1)),

@@ -17,14 +17,14 @@ from gemma_serving.planning.settings.finding import Remedy
 @rule("MOD01")
 def _unknown_architecture(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
-    spec = resolved.deployment.model_spec
+    spec = resolved.question.facts.model_spec
     if spec is None:
         return None
     billions, precision = text_params(spec) / 1e9, resolved.scheme.name
     size = f"{billions:.2f} billion parameters in {precision}, {subject.memory.checkpoint_gib:.2f} GiB of files"
     unknown = f" Unknown: {'; '.join(spec.unmodelled)}." if spec.unmodelled else ""
-    is_known = find_checkpoint(resolved.deployment.model) is not None
-    near = () if is_known else near_spellings(resolved.deployment.model)
+    is_known = find_checkpoint(resolved.question.settings.model) is not None
+    near = () if is_known else near_spellings(resolved.question.settings.model)
     meant = f" Its id is close to {' and '.join(near)}." if near else ""
     return RuleResult(
         f"{spec.name} is planned from its config.json as {size}.{unknown}{meant}",
@@ -35,14 +35,14 @@ def _unknown_architecture(subject: Subject) -> RuleResult | None:
 @rule("MOD02")
 def _base_checkpoint(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
-    found = find_checkpoint(resolved.model_id) if resolved.deployment.model_spec is None else None
+    found = find_checkpoint(resolved.model_id) if resolved.question.facts.model_spec is None else None
     if found is None or found.kind != "base" or resolved.vllm.chat_template is not None:
         return None
     return RuleResult(
         f"{found.id} is a pre-trained model without a chat template. /v1/chat/completions will return 400, and the "
         "smoke checks will fail.",
         remedies=(change("model", found.architecture),),
-        advice=f"Set {resolved.deployment.vllm_key('chat_template')}, or use /v1/completions.",
+        advice=f"Set {resolved.question.vllm_key('chat_template')}, or use /v1/completions.",
     )
 
 
@@ -60,7 +60,7 @@ def _foreign_drafter(subject: Subject) -> RuleResult | None:
     if drafter is not None and why is not None:
         text = f"{drafter.name} cannot draft for {resolved.model_id}: {why}. The server will not start."
     elif lacks_drafter(config):
-        key = resolved.deployment.vllm_key("speculative_config")
+        key = resolved.question.vllm_key("speculative_config")
         text = f"{key} names no draft model, but {resolved.model_id} has no heads that propose tokens by themselves."
     else:
         return None
@@ -71,15 +71,15 @@ def _foreign_drafter(subject: Subject) -> RuleResult | None:
 
 @rule("MOD04")
 def _absent_checkpoint(subject: Subject) -> RuleResult | None:
-    deployment = subject.resolved.deployment
+    question = subject.resolved.question
     config, drafter = subject.resolved.vllm.speculative_config, named_drafter(subject.resolved.vllm)
-    model, draft = _absent(deployment.model), _absent(drafter)
+    model, draft = _absent(question.settings.model), _absent(drafter)
     found = model or draft
     if found is None or found.absent is None:
         return None
     if model is not None:
         remedies: Iterator[Remedy] = (
-            Remedy(changes=served_as(one)) for one in nearest_ids(model) if deployment.model_spec is None
+            Remedy(changes=served_as(one)) for one in nearest_ids(model) if question.facts.model_spec is None
         )
         last_resorts = smaller_models(subject)
     else:
@@ -97,17 +97,17 @@ def _absent_checkpoint(subject: Subject) -> RuleResult | None:
 
 @rule("MOD07")
 def _foreign_commit(subject: Subject) -> RuleResult | None:
-    deployment = subject.resolved.deployment
-    commit, known = deployment.model_revision or "", find_checkpoint(deployment.model)
+    question = subject.resolved.question
+    commit, known = question.settings.model_revision or "", find_checkpoint(question.settings.model)
     owner = owner_of(commit)
     if owner is None or owner is known:
         return None
-    own_commit = known.commit if known is not None else ""
+    own_commit = (known and known.commit) or None
     advice = "To find the commit of its main branch, run `gemma doctor STACK`."
     if known is None:
-        advice += f" If {deployment.model} is a copy of {owner.id} with its history, accept this finding."
+        advice += f" If {question.settings.model} is a copy of {owner.id} with its history, accept this finding."
     return RuleResult(
-        f"modelRevision is {commit}, which is a commit of {owner.id}, not of {deployment.model}. "
+        f"modelRevision is {commit}, which is a commit of {owner.id}, not of {question.settings.model}. "
         "Its weights cannot be loaded.",
         remedies=(change("model_revision", own_commit),),
         advice="" if own_commit else advice,
@@ -117,21 +117,21 @@ def _foreign_commit(subject: Subject) -> RuleResult | None:
 @rule("MOD08")
 def _old_template(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
-    deployment, known = resolved.deployment, find_checkpoint(resolved.deployment.model)
-    own = deployment.vllm.own_template
-    is_stack = deployment.model_revision is not None and resolved.spec.is_gemma4
-    if not is_stack or deployment.vllm.chat_template != own:  # a template of the image has no record
+    question, known = resolved.question, find_checkpoint(resolved.question.settings.model)
+    own = question.settings.vllm.own_template
+    is_stack = question.is_of_stack and resolved.spec.is_gemma4
+    if not is_stack or question.settings.vllm.chat_template != own:  # a template of the image has no record
         return None
-    age = deployment.bucket.templates.get(own or TEMPLATE)
-    if age is None and own is None and known is not None and known.commit == deployment.model_revision:
+    age = question.settings.bucket.templates.get(own or TEMPLATE)
+    if age is None and own is None and known is not None and known.commit == question.settings.model_revision:
         age = known.template
     age = age or "unknown"
     if age == "2026-07":
         return None
     return RuleResult(
-        f"The chat template {own or f'of {deployment.model}'} {AGE_WORDS[age]}.",
+        f"The chat template {own or f'of {question.settings.model}'} {AGE_WORDS[age]}.",
         severity="info" if age == "unknown" else "warn",
-        advice=f"To serve Google's current one, save it in the project, set {deployment.vllm_key('chat_template')}: ./{TEMPLATE} "
+        advice=f"To serve Google's current one, save it in the project, set {question.vllm_key('chat_template')}: ./{TEMPLATE} "
         "(weights: bucket), and run gemma stage_model, which records its age.",
     )
 

@@ -16,7 +16,7 @@ from gemma_serving.planning.speed.residuals import decode_band
 @rule("OBS02")
 def _no_metrics(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
-    alerts = resolved.deployment.alerts
+    alerts = resolved.question.settings.alerts
     tells = alerts.enabled and (alerts.email or alerts.webhook)
     if not tells or resolved.collects or resolved.platform not in OBSERVABILITY_PLATFORMS:
         return None
@@ -33,10 +33,10 @@ def _no_metrics(subject: Subject) -> RuleResult | None:
 @rule("OBS04")
 def _goal_beyond_the_plan(subject: Subject) -> RuleResult | None:
     """Compare each goal with the plan's own figure of its unit."""
-    deployment, throughput = subject.resolved.deployment, subject.known_throughput
+    question, throughput = subject.resolved.question, subject.known_throughput
     facts: list[str] = []
     changes: dict[str, object] = {}
-    goal, cost = deployment.smoke.min_decode_tok_per_s, deployment.alerts.daily_cost
+    goal, cost = question.settings.smoke.min_decode_tok_per_s, question.settings.alerts.daily_cost
     if goal is not None and throughput is not None:
         band = decode_band(throughput.decode_tok_per_s, is_tpu=subject.resolved.is_tpu)
         if goal > band.high:

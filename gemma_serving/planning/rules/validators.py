@@ -64,7 +64,7 @@ def _names(row: Validator, facts: Facts) -> list[str]:
 def _keys(subject: Subject, row: Validator, facts: Facts) -> str:
     """Return the keys and arguments whose values a check compares."""
     arguments = {fact_of(one.name): one.written for one in extra_arguments(subject.resolved)}
-    deployment = subject.resolved.deployment
+    question = subject.resolved.question
     unknown = [
         f".{key}"
         for name, comparison, *other in row.conditions
@@ -72,7 +72,7 @@ def _keys(subject: Subject, row: Validator, facts: Facts) -> str:
         for key in _others(facts[name], other[0])
     ]
     whole = [name.partition(".")[0] for name in _names(row, facts)]
-    keys = [arguments.get(name) or (deployment.vllm_key(name) if name in KEY_OF else "") for name in whole]
+    keys = [arguments.get(name) or (question.vllm_key(name) if name in KEY_OF else "") for name in whole]
     return ", ".join(f"{key}{part}" for key in dict.fromkeys(keys) if key for part in unknown or [""])
 
 

@@ -40,7 +40,7 @@ _LORA_FLAGS: Final = (ENABLE_LORA, LORA_MODULES, MAX_LORA_RANK, MAX_LORAS)
 
 def _asked(subject: Subject) -> Workload | None:
     """Return the workload of a deployment that fits in memory; speed is irrelevant otherwise."""
-    return None if is_out_of_memory(subject.memory) else subject.resolved.deployment.workload
+    return None if is_out_of_memory(subject.memory) else subject.resolved.question.settings.workload
 
 
 @rule("WRK01")
@@ -71,7 +71,7 @@ def _users(subject: Subject) -> RuleResult | None:
     if workload is None or answer is None or workload.users is None or workload.users <= answer.most_users:
         return None
     server, replicas = server_of(subject.resolved, subject.memory, workload), subject.resolved.dp
-    run = subject.resolved.deployment.cloud_run
+    run = subject.resolved.question.cloud_run
     keys = [LIMIT_WORDS[limit] for limit in answer.limits]
     limit = (
         f"the KV cache holds {number_of(answer.most_users, 'request')} of {round(server.held_tokens):,} tokens"
@@ -89,7 +89,7 @@ def _users(subject: Subject) -> RuleResult | None:
 
 def _more_capacity(subject: Subject, less: Remedy) -> Iterator[Remedy]:
     """Yield all requests that vLLM computes if Cloud Run sends fewer, a larger batch if it fits in the KV cache, then a smaller workload."""
-    workload, resolved = subject.resolved.deployment.workload, subject.resolved
+    workload, resolved = subject.resolved.question.settings.workload, subject.resolved
     if workload is not None:
         server = server_of(resolved, subject.memory, workload)
         if server.slots < server.own_slots:
@@ -118,7 +118,7 @@ def _rounded_down(rate: float) -> float:
 
 @rule("WRK03")
 def _length(subject: Subject) -> RuleResult | None:
-    workload, limit = subject.resolved.deployment.workload, subject.resolved.max_model_len
+    workload, limit = subject.resolved.question.settings.workload, subject.resolved.max_model_len
     if workload is None:
         return None
     workload = sized(workload, subject.resolved)
@@ -159,7 +159,7 @@ def _longest_request(workload: Workload, longest: int) -> Remedy:
 
 @rule("WRK04")
 def _items(subject: Subject) -> RuleResult | None:
-    resolved, workload = subject.resolved, subject.resolved.deployment.workload
+    resolved, workload = subject.resolved, subject.resolved.question.settings.workload
     if workload is None:
         return None
     asked: dict[Modality, int] = {"image": workload.images, "video": workload.videos}
@@ -197,7 +197,7 @@ def _items(subject: Subject) -> RuleResult | None:
 
 @rule("WRK05")
 def _adapters(subject: Subject) -> RuleResult | None:
-    resolved, workload = subject.resolved, subject.resolved.deployment.workload
+    resolved, workload = subject.resolved, subject.resolved.question.settings.workload
     if workload is None or not workload.adapters or lora_of(resolved) is not None:
         return None
     wanted = {f"vllm.{name}": value for name, value in adapter_options(workload).items()}
@@ -215,7 +215,7 @@ def _unknown_drafter(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
     config, meant = resolved.vllm.speculative_config or {}, likely_drafters(drafter.model or "", resolved.spec)
     return RuleResult(
-        f"{resolved.deployment.vllm_key('speculative_config')} names the draft model {drafter.model}, which is not in the catalog. The plan "
+        f"{resolved.question.vllm_key('speculative_config')} names the draft model {drafter.model}, which is not in the catalog. The plan "
         f"assumes {to_gib(unknown_drafter_bytes(resolved)):.2f} GiB of a device for it and one layer in the KV cache, "
         "but not the time of its proposals.",
         remedies=(
@@ -228,10 +228,10 @@ def _unknown_drafter(subject: Subject) -> RuleResult | None:
 
 @rule("WRK07")
 def _unheard_audio(subject: Subject) -> RuleResult | None:
-    deployment = subject.resolved.deployment
-    limits = dict(deployment.vllm.limit_mm_per_prompt or {})
-    workload = deployment.workload
-    cannot_decode = deployment.image is not None and deployment.image.audio is False
+    question = subject.resolved.question
+    limits = dict(question.settings.vllm.limit_mm_per_prompt or {})
+    workload = question.settings.workload
+    cannot_decode = question.settings.image.audio is False
     has_recordings = workload is not None and workload.audio_s > 0 and cannot_decode
     items = limits.get("audio", 0)
     if not items and not has_recordings:
@@ -243,7 +243,7 @@ def _unheard_audio(subject: Subject) -> RuleResult | None:
     if has_recordings:
         changes["workload.audio_s"] = 0.0
     asked = (
-        f"{deployment.vllm_key('limit_mm_per_prompt')} allows audio ({items} per request)"
+        f"{question.vllm_key('limit_mm_per_prompt')} allows audio ({items} per request)"
         if items
         else f"A workload request has {workload.audio_s if workload else 0:g} s of audio"
     )
@@ -271,10 +271,10 @@ def _why_unheard(subject: Subject) -> tuple[str, str]:
 
 @rule("WRK08")
 def _unstaged_adapter(subject: Subject) -> RuleResult | None:
-    deployment = subject.resolved.deployment
-    adapters = deployment.vllm.lora_adapters or {}
+    question = subject.resolved.question
+    adapters = question.settings.vllm.lora_adapters or {}
     left = {name: place for name, place in adapters.items() if place.startswith("gs://")}
-    left = {name: place for name, place in left.items() if place not in deployment.staged_parts}
+    left = {name: place for name, place in left.items() if place not in question.facts.staged_parts}
     if not left:
         return None
     kept = {name: place for name, place in adapters.items() if name not in left}
@@ -295,7 +295,7 @@ def _lora_on_jax(subject: Subject) -> RuleResult | None:
     dropped = arguments_named(subject, _LORA_FLAGS)
     if dropped:
         changes["vllm.extra_args"] = kept_arguments(subject, dropped)
-    workload = resolved.deployment.workload
+    workload = resolved.question.settings.workload
     if workload is not None and workload.adapters:
         changes["workload.adapters"] = 0
     return RuleResult(
@@ -315,7 +315,7 @@ def _long_limit(subject: Subject) -> RuleResult | None:
     if length >= resolved.max_model_len:
         return None
     shorter = change("vllm.max_model_len", length)
-    after = examine(with_changes(resolved.deployment, shorter.changes)).workload
+    after = examine(with_changes(resolved.question, shorter.changes)).workload
     if after is None:
         return None
     slow, fast = answer.output_tok_per_s, after.output_tok_per_s

@@ -20,7 +20,7 @@ class LostValue(Struct, frozen=True, kw_only=True):
 
 
 class Remedy(Struct, frozen=True, kw_only=True):
-    """Changes of a deployment's fields that remove a finding. `planning.settings.paths.with_changes` applies them."""
+    """Changes of a question's fields that remove a finding. `planning.settings.paths.with_changes` applies them."""
 
     changes: Mapping[str, object]
     """The new value of each field, by path (`vllm.max_model_len`); None removes the field."""

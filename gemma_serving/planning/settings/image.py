@@ -66,6 +66,10 @@ class ImageSettings(Block):
         return self.known is None or (self.known.cuda_major or 0) >= CUDA_13
 
 
+NO_IMAGE: Final = ImageSettings(repository="", digest="")
+"""The image of a question that names none: the accelerator's default image."""
+
+
 def named_image(image: Image) -> ImageSettings:
     """Return the settings of an image of the table: what `image: NAME` in a file means."""
     return ImageSettings(

@@ -11,7 +11,7 @@ from gemma_serving.contracts.naming import Names
 from gemma_serving.contracts.staged_weights import own_folder
 from gemma_serving.planning.data.images import DEFAULT_IMAGES, IMAGES
 from gemma_serving.planning.settings.accepted import check_accepted
-from gemma_serving.planning.settings.annotations import ListOf, Named, OnChange
+from gemma_serving.planning.settings.annotations import ListOf, Named, OnChange, OneOf
 from gemma_serving.planning.settings.bucket import BucketSettings
 from gemma_serving.planning.settings.cloud_run import CloudRunSettings
 from gemma_serving.planning.settings.docker_hub import DockerHubSettings
@@ -78,7 +78,9 @@ class Settings(Block):
     """The checkpoint's config.json, or a folder with it, inside the project. The planner reads dimensions and size from it."""
     draft_config: Annotated[ProjectPath | None, OnChange("nothing")] = None
     """The same for the drafter in `vllm.speculativeConfig`, if the planner does not know it."""
-    quantization: Annotated[Literal["bf16", "fp8", "w4a16"] | None, OnChange("nothing")] = None
+    quantization: Annotated[
+        Annotated[str, AfterValidator(OneOf(("bf16", "fp8", "w4a16")))] | None, OnChange("nothing")
+    ] = None
     """Precision of the weights. Default: the checkpoint's own."""
     weights: Literal["hub", "bucket", "prefetched-image"] = "hub"
     """Source of the weights at start: the Hugging Face hub, the stack's bucket, or the image (Cloud Run only)."""

@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any, Final, cast
 
 from msgspec import Struct
-from msgspec.structs import replace as replace_struct
 
 from gemma_serving.planning.data.checkpoints import CHECKPOINTS, Checkpoint, family, find_checkpoint
 from gemma_serving.planning.data.images import built_images, shipped_options
@@ -44,8 +43,8 @@ from gemma_serving.planning.question.recommendation import (
     roomy_length,
 )
 from gemma_serving.planning.question.resolved import Resolved
-from gemma_serving.planning.settings.deployment import Deployment, Platform
-from gemma_serving.planning.settings.image import named_image
+from gemma_serving.planning.settings.image import NO_IMAGE, named_image
+from gemma_serving.planning.settings.question import Platform, Question
 from gemma_serving.planning.settings.vllm_args import VllmOptions
 from gemma_serving.planning.settings.workload import Workload
 from gemma_serving.planning.speed.prefill import request_tokens
@@ -87,14 +86,14 @@ class HostShape(Struct, frozen=True, kw_only=True):
     """Host of a service; 0 for a slice, whose host is fixed."""
     memory_mib: int = 0
 
-    def host(self, deployment: Deployment) -> Deployment:
+    def host(self, question: Question) -> Question:
         """Return the deployment with the block of this slice or service."""
-        name, run = self.accelerator.cloud_run.name, deployment.cloud_run
+        name, run = self.accelerator.cloud_run.name, question.cloud_run
         if self.platform == "cloud-run":
             run = dataclasses.replace(run, region=self.places[0], gpu=name, cpu=self.vcpu, memory_mib=self.memory_mib)
-            return replace_struct(deployment, cloud_run=run)
-        tpu = dataclasses.replace(deployment.tpu, accelerator_type=self.accelerator.name, zones=self.places)
-        return replace_struct(deployment, tpu=tpu)
+            return question.changed(cloud_run=run)
+        tpu = dataclasses.replace(question.tpu, accelerator_type=self.accelerator.name, zones=self.places)
+        return question.changed(tpu=tpu)
 
 
 def checkpoints_of(wanted: str | None) -> tuple[Checkpoint, ...]:
@@ -217,25 +216,25 @@ def longest_request(workload: Workload, min_context: int | None) -> int:
     return max(request_tokens(workload), min_context or LEAST_CONTEXT)
 
 
-def settings_of(deployment: Deployment, need: int, users: int) -> Iterator[Deployment]:
+def settings_of(question: Question, need: int, users: int) -> Iterator[Question]:
     """Yield the deployment with settings for requests of `need` tokens from `users` concurrent users: at most three.
 
     First the planner's own length of a request, or a longer one if `need` exceeds it. Then the shortest length, which needs the least memory.
     Then an fp8 KV cache too, which costs precision. `users` is 0 if only a rate is known.
     """
-    resolved = filled_in(deployment)
+    resolved = filled_in(question)
     limit = resolved.spec.max_positions
     shortest = min(align_to(need, _LENGTH_STEP), limit)
     length = max(_own_length(resolved), shortest) if need <= MAX_MODEL_LEN else min(next_power_of_two(need), limit)
     sequences = _sequences(resolved.accelerator, users)
     for tokens, kv_cache_dtype in dict.fromkeys(((length, None), (shortest, None), (shortest, "fp8"))):
         options: dict[str, Any] = {"max_model_len": tokens, "max_num_seqs": sequences, "kv_cache_dtype": kv_cache_dtype}
-        yield replace_struct(deployment, vllm=dataclasses.replace(deployment.vllm, **options))
+        yield question.changed(vllm=dataclasses.replace(question.settings.vllm, **options))
 
 
 def _own_length(resolved: Resolved) -> int:
     """Return the length of a request that the planner proposes for the workload."""
-    workload, length = resolved.deployment.workload, min(MAX_MODEL_LEN, resolved.spec.max_positions)
+    workload, length = resolved.question.settings.workload, min(MAX_MODEL_LEN, resolved.spec.max_positions)
     return min(length, roomy_length(request_tokens(workload))) if resolved.is_tpu and workload else length
 
 
@@ -247,7 +246,7 @@ def _sequences(accelerator: Accelerator, users: int) -> int | None:
     return needed if needed > usual else None
 
 
-def deployment_of(served: Served, place: HostShape, workload: Workload, prices: PriceBook | None) -> Deployment:
+def question_of(served: Served, place: HostShape, workload: Workload, prices: PriceBook | None) -> Question:
     """Return the deployment of a checkpoint there, with the options that the workload's requests need."""
     image = built_images("tpu").get(image_for(served, place.accelerator) or "")
     options = dict(adapter_options(workload))
@@ -258,13 +257,13 @@ def deployment_of(served: Served, place: HostShape, workload: Workload, prices: 
         options["limit_mm_per_prompt"] = TEXT_ONLY
         shipped = shipped_options(image.version, place.accelerator.name, served.checkpoint.id)
         options["max_num_batched_tokens"] = shipped.get("vllm.max_num_batched_tokens")
-    deployment = Deployment(
+    question = Question().changed(
         model=served.checkpoint.id,
         platform=place.platform,
         quantization=served.quantization,
         vllm=VllmOptions(**cast("dict[str, Any]", options)),
         workload=workload,
-        image=named_image(image) if image else None,
+        image=named_image(image) if image else NO_IMAGE,
         price_book=prices,
     )
-    return place.host(deployment)
+    return place.host(question)

@@ -168,14 +168,14 @@ def _new_machines(subject: Subject) -> Iterator[str]:
     stored = {"tpu.compile_cache": "bucket"}
     if subject.startup.node_replacement_s is None:
         return
-    deployment = subject.resolved.deployment
-    first = examine(with_changes(deployment, plain)).startup
+    question = subject.resolved.question
+    first = examine(with_changes(question, plain)).startup
     for name, changes in (
         ("with stored programs (tpu.compileCache)", stored),
         ("with text only (vllm.limitMmPerPrompt)", plain | CHANGES),
         ("with both", stored | CHANGES),
     ):
-        found = examine(with_changes(deployment, changes)).startup
+        found = examine(with_changes(question, changes)).startup
         parts = zip(_parts(first), _parts(found), strict=True)
         changed = [f"{part} {now:.0f} instead of {before:.0f}" for (part, before), (_, now) in parts if now < before]
         yield f"{name:<42} {found.node_replacement_s or 0:8.1f} s; {', '.join(changed) or 'no change'}"

@@ -102,7 +102,7 @@ def _is_faster(mode: LoadingMode, present: LoadingMode) -> bool:
 def _tried(subject: Subject, present: LoadingMode, mode: LoadingMode) -> FasterStart | None:
     """Return the mode with its changes; None if a finding then blocks."""
     changes = dict(_changes(subject, present, mode))
-    after = examine(with_changes(subject.resolved.deployment, changes))
+    after = examine(with_changes(subject.resolved.question, changes))
     found = detected_findings(after)
     if {name for name, severity in found.items() if severity == "block"} - accepted_by(after):
         return None
@@ -115,7 +115,7 @@ def _changes(subject: Subject, present: LoadingMode, mode: LoadingMode) -> Itera
     resolved = subject.resolved
     if mode.mode != present.mode:
         yield "weights_mode", mode.mode
-        if resolved.deployment.vllm.load_format is not None:
+        if resolved.question.settings.vllm.load_format is not None:
             yield "vllm.load_format", None
     if mode.direct_vpc != present.direct_vpc:
         yield "cloud_run.direct_vpc", mode.direct_vpc

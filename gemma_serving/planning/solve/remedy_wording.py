@@ -1,6 +1,6 @@
 """Findings in a caller's form: changes of a settings file for a stack, options for the command line.
 
-Messages name keys of a settings file. Remedies are changes of the fields of a `Deployment`, which a `Wording` turns into words.
+Messages name keys of a settings file. Remedies are changes of the fields of a `Question`, which a `Wording` turns into words.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

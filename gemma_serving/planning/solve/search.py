@@ -31,15 +31,15 @@ from gemma_serving.planning.question.recommendation import LEAST_CONTEXT
 from gemma_serving.planning.question.resolved import Resolved
 from gemma_serving.planning.question.types import MemoryPlan, WorkloadPlan
 from gemma_serving.planning.rules.findings import QUOTA_IDS, RULES, detected_findings
-from gemma_serving.planning.settings.deployment import Deployment
+from gemma_serving.planning.settings.question import Question
 from gemma_serving.planning.settings.reading import require_consistent
 from gemma_serving.planning.settings.workload import Workload
 from gemma_serving.planning.solve.candidates import (
     HostShape,
     Served,
-    deployment_of,
     image_for,
     longest_request,
+    question_of,
     servings_of,
     settings_of,
 )
@@ -75,9 +75,9 @@ class Solution(Struct, frozen=True, kw_only=True):
     """Ids of its warnings, all of them about a choice."""
 
     @property
-    def deployment(self) -> Deployment:
+    def question(self) -> Question:
         """Its settings."""
-        return self.subject.resolved.deployment
+        return self.subject.resolved.question
 
     @property
     def answer(self) -> WorkloadPlan:
@@ -234,10 +234,10 @@ class _Search(Struct, frozen=True, kw_only=True):
             reasons = (f"requests have {need:,} tokens, but the model supports {longest:,}",)
             excess = need / longest
             return [NearestMiss(served=served, place=hosts[0], reasons=reasons, excess=excess, stage=Stage.MEMORY)]
-        deployment = deployment_of(served, hosts[0], self.workload, self.prices)
+        question = question_of(served, hosts[0], self.workload, self.prices)
         misses: list[NearestMiss] = []
         warned: Solution | None = None
-        for candidate in settings_of(deployment, need, self.workload.users or 0):
+        for candidate in settings_of(question, need, self.workload.users or 0):
             outcome = self._outcome(filled_in(candidate), served, hosts)
             if isinstance(outcome, NearestMiss):
                 misses.append(outcome)
@@ -257,7 +257,7 @@ class _Search(Struct, frozen=True, kw_only=True):
         outcome = _deployed(resolved, served, hosts)
         if isinstance(outcome, NearestMiss):
             return outcome
-        place = next(one for one in hosts if one.memory_mib == outcome.deployment.cloud_run.memory_mib)
+        place = next(one for one in hosts if one.memory_mib == outcome.question.cloud_run.memory_mib)
         over = list(self._exceeded(outcome.answer, place))
         if not over:
             return outcome
@@ -309,8 +309,8 @@ def _deployed(first: Resolved, served: Served, hosts: Hosts) -> Solution | Neare
     """Return the deployment on the cheapest host without findings that block or warn of a risk. `first`: on the first host."""
     reasons: tuple[str, ...] = ()
     for place in hosts:
-        here = place.host(first.deployment)
-        subject = with_concurrency(first if here == first.deployment else filled_in(here))
+        here = place.host(first.question)
+        subject = with_concurrency(first if here == first.question else filled_in(here))
         found = warnings_of(subject)
         if subject.workload is not None and all(RULES[name].is_choice for name in found):
             return Solution(served=served, subject=subject, warnings=found)
@@ -328,14 +328,14 @@ def warnings_of(subject: Subject) -> tuple[str, ...]:
 
 def with_concurrency(resolved: Resolved) -> Subject:
     """Return the figures. A Cloud Run service allows as many concurrent requests as the server runs, and the longest request, as a new file does."""
-    deployment, workload, memory = resolved.deployment, resolved.deployment.workload, memory_plan(resolved)
+    question, workload, memory = resolved.question, resolved.question.settings.workload, memory_plan(resolved)
     server = None
-    if workload is not None and deployment.cloud_run.region:
+    if workload is not None and question.cloud_run.region:
         server = or_none(partial(server_of, resolved, memory, workload))
     if server is not None:
         concurrency = min(server.all_own_slots, CLOUD_RUN_MAX_CONCURRENCY)
-        run = dataclasses.replace(deployment.cloud_run, concurrency=concurrency, request_timeout_s=HOUR_S)
-        resolved = replace_struct(resolved, deployment=replace_struct(deployment, cloud_run=run))
+        run = dataclasses.replace(question.cloud_run, concurrency=concurrency, request_timeout_s=HOUR_S)
+        resolved = replace_struct(resolved, question=question.changed(cloud_run=run))
     return subject_of(resolved, memory)
 
 

@@ -14,7 +14,7 @@ def stored_programs(subject: Subject) -> str:
     monthly = usd_per("month", parts)
     traffic = usd_per("start", parts)
     per_start = f", and up to ${traffic:.2f} per start for traffic" if traffic else ""
-    age_s = subject.resolved.deployment.max_age_s
+    age_s = subject.resolved.question.settings.max_age_s
     guard = f"; with maxAge {duration(age_s)}, a guard does so every {duration(age_s)}" if age_s else ""
     return (
         f"Later starts read signed programs from the bucket: ${monthly:.2f} per month for storage and key{per_start}. "

@@ -21,7 +21,7 @@ def text_only(subject: Subject) -> Subject | None:
     resolved, present = subject.resolved, subject.known_startup
     if present is None or not resolved.is_tpu:
         return None
-    after = examine(with_changes(resolved.deployment, CHANGES))
+    after = examine(with_changes(resolved.question, CHANGES))
     blocks = {name for name, severity in detected_findings(after).items() if severity == "block"}
     is_faster = after.startup.total_s <= present.total_s - PROBE_PERIOD_S
     return after if is_faster and not blocks - accepted_by(after) else None

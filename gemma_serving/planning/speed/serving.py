@@ -88,7 +88,7 @@ class LoadedServer(Struct, frozen=True, kw_only=True, dict=True):
     @property
     def admitted(self) -> int | None:
         """Maximum concurrent requests that Cloud Run sends to one replica; None without such a limit."""
-        concurrency = self.resolved.deployment.cloud_run.concurrency
+        concurrency = self.resolved.question.cloud_run.concurrency
         on_cloud_run = self.resolved.platform == "cloud-run"
         return ceil_div(concurrency, self.resolved.dp) if on_cloud_run and concurrency else None
 

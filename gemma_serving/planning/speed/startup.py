@@ -133,7 +133,7 @@ def _probe(resolved: Resolved, start_s: float) -> ProbeSettings | None:
     if resolved.platform != "cloud-run":
         return None
     is_prompt = start_s * constant("PROBE_MARGIN") <= PROMPT_PROBE.budget_s
-    return resolved.deployment.cloud_run.startup_probe or (PROMPT_PROBE if is_prompt else LONGEST_PROBE)
+    return resolved.question.cloud_run.startup_probe or (PROMPT_PROBE if is_prompt else LONGEST_PROBE)
 
 
 def seen_after_s(probe: ProbeSettings, start_s: float) -> float:
@@ -213,7 +213,7 @@ def _compile_name(resolved: Resolved) -> str:
 
 
 def _docker_s(resolved: Resolved) -> float:
-    installs = resolved.platform != "cloud-run" and resolved.is_tpu and resolved.deployment.tpu.api == "compute-engine"
+    installs = resolved.platform != "cloud-run" and resolved.is_tpu and resolved.question.tpu.api == "compute-engine"
     return constant("DOCKER_INSTALL_S") if installs else 0.0
 
 

@@ -24,7 +24,7 @@ def unknown_figures(resolved: Resolved) -> Iterator[UnknownFigure]:
     """Yield the figures of a deployment that need a constant which was not measured: decode, prefill and start."""
     try:
         least_step_s(resolved)
-        if resolved.deployment.workload is not None and resolved.deployment.workload.adapters:
+        if resolved.question.settings.workload is not None and resolved.question.settings.workload.adapters:
             resolved.accelerator.measured("TPU_LORA_LAYER_S")
     except NotMeasuredError:
         yield "decode"

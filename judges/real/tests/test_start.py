@@ -23,7 +23,7 @@ from gemma_serving.contracts.guest_attributes import FETCHING_WEIGHTS, LOADING, 
 from gemma_serving.contracts.settings_files import settings_file
 from gemma_serving.planning.planner import plan
 from gemma_serving.stacks.loading import from_file
-from gemma_serving.stacks.planned import to_deployment
+from gemma_serving.stacks.planned import to_question
 from judges.real.docker_image import base_archive
 from judges.real.docker_machine import CONTAINER, RealMachines, real_machines
 from judges.real.home import ROOT, RealHome, wait_until
@@ -191,7 +191,7 @@ def image_bytes(machines: RealMachines) -> int:
 @pytest.fixture(scope="module")
 def planned():
     """The planned start."""
-    return plan(to_deployment(from_file(settings_file(STACK, ROOT), project="local-project"), ROOT)).startup
+    return plan(to_question(from_file(settings_file(STACK, ROOT), project="local-project"), ROOT)).startup
 
 
 @pytest.fixture(scope="module")

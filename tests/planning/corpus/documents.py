@@ -12,7 +12,7 @@ from typing import Any, Final
 from gemma_serving.planning.cost.subject import Subject, examine
 from gemma_serving.planning.planner import plan_of
 from gemma_serving.planning.question.types import VllmOptions
-from gemma_serving.planning.settings.deployment import NO_SERVICE, Deployment
+from gemma_serving.planning.settings.question import NO_SERVICE, Question
 from gemma_serving.planning.settings.workload import Workload
 from gemma_serving.planning.speed.serving import server_of, workload_plan
 from tests.planning.corpus.measured import KINDS, load, subject_of
@@ -79,7 +79,7 @@ def asked(stated: str | Mapping[str, Any]) -> Subject:
         return subject_of(load().boot(stated))
     fields: dict[str, Any] = {**stated, "vllm": VllmOptions(**stated.get("vllm", {}))}
     fields["cloud_run"] = replace(NO_SERVICE, **stated.get("cloud_run", {}))
-    return examine(Deployment(**fields))
+    return examine(Question().changed(**fields))
 
 
 def _read(stated: str | Mapping[str, Any], name: str) -> float:

@@ -29,8 +29,8 @@ from gemma_serving.planning.model.catalog import spec_of
 from gemma_serving.planning.model.hf_config import model_from_config
 from gemma_serving.planning.question.types import StartupPlan
 from gemma_serving.planning.settings.cloud_run import ProbeSettings
-from gemma_serving.planning.settings.deployment import NO_SERVICE, NO_TPU, Deployment
 from gemma_serving.planning.settings.image import image_of_version
+from gemma_serving.planning.settings.question import NO_SERVICE, NO_TPU, Question
 from gemma_serving.planning.settings.vllm_args import VllmOptions
 from gemma_serving.planning.settings.workload import Workload
 
@@ -152,7 +152,7 @@ class Boot:
     id: str
     title: str
     deployment_id: str
-    deployment: Deployment
+    deployment: Question
     sources: tuple[ReportSource, ...]
     outcome: Literal["runs", "dies", "files"]
     at: Literal["arguments", "loading", "memory", "programs"] | None = None
@@ -193,7 +193,7 @@ class Measurements:
     """Contents of all files."""
 
     sources: Mapping[str, ReportSource]
-    deployments: Mapping[str, Deployment]
+    deployments: Mapping[str, Question]
     boots: tuple[Boot, ...]
     constants: tuple[ReadConstant, ...]
 
@@ -270,7 +270,7 @@ def _made(kind: str, key: str, table: dict[str, Any], known: _Tables, raw: _Tabl
         table["deployment_id"] = table["deployment"]
         deployment = _find(known["deployments"], table["deployment"])
         version = _VERSION.search(table.get("image", ""))
-        table["deployment"] = replace_struct(deployment, image=image_of_version(version[1])) if version else deployment
+        table["deployment"] = deployment.changed(image=image_of_version(version[1])) if version else deployment
         table["sources"] = [_find(known["sources"], source) for source in table["sources"]]
         table["figures"] = [
             {"key": name, "kind": _find(KINDS, name), **(it if isinstance(it, dict) else {"logged": it})}
@@ -296,39 +296,37 @@ def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
     return merged
 
 
-def _deployment(table: Mapping[str, Any]) -> Deployment:
+def _deployment(table: Mapping[str, Any]) -> Question:
     """Return a deployment. A model or device outside the catalog is described in its table."""
-    fields: dict[str, Any] = {"accelerator": "", **table}
+    fields = dict(table)
     model = fields.pop("architecture", None)
     config = fields.pop("config", None)
-    device = fields.pop("device", None)
-    version = fields.pop("image_version", None)
-    run = fields.pop("cloud_run", None)
-    tpu = fields.pop("tpu", None)
-    for block, kind in (("vllm", VllmOptions), ("workload", Workload)):
-        kind(**fields.get(block, {}))  # raises TypeError for an unknown key, which `convert` ignores in dataclasses
-    found = convert(fields, Deployment)
-    if version is not None:
-        found = replace_struct(found, image=image_of_version(version))
-    if run:
+    for name, kind in (("vllm", VllmOptions), ("workload", Workload)):
+        kind(**fields.get(name, {}))  # raises TypeError for an unknown key, which `convert` ignores in dataclasses
+        fields |= {name: convert(fields[name], kind)} if name in fields else {}
+    if "image_version" in fields:
+        fields["image"] = image_of_version(fields.pop("image_version"))
+    if run := fields.get("cloud_run"):
         probe = ProbeSettings(**run["startup_probe"])
-        found = replace_struct(found, cloud_run=dataclasses.replace(NO_SERVICE, **{**run, "startup_probe": probe}))
-    if tpu:
-        found = replace_struct(found, tpu=dataclasses.replace(NO_TPU, **tpu))
+        fields["cloud_run"] = dataclasses.replace(NO_SERVICE, **{**run, "startup_probe": probe})
+    if "tpu" in fields:
+        fields["tpu"] = dataclasses.replace(NO_TPU, **fields["tpu"])
     if model:
-        spec = replace_struct(spec_of(model["model"], model.get("quantization", "bf16")), **model["changes"])
-        found = replace_struct(found, model_spec=spec)
+        spec = spec_of(model["model"], model.get("quantization", "bf16"))
+        fields["model_spec"] = replace_struct(spec, **model["changes"])
     if config:
         published = json.loads(CONFIGS.read_text(encoding="utf-8"))[config]
-        found = replace_struct(found, model_spec=model_from_config(published, name=found.model))
-    return replace_struct(found, device=parse_device(device)) if device else found
+        fields["model_spec"] = model_from_config(published, name=fields["model"])
+    if "device" in fields:
+        fields["device"] = parse_device(fields["device"])
+    return Question().changed(**fields)
 
 
 def subject_of(boot: Boot) -> Subject:
     """Return the planner's subject for the boot."""
     # A published vulnerability does not decide whether a server starts.
-    accepted = (*boot.deployment.accept_findings, "SEC11")
-    subject = examine(replace_struct(boot.deployment, accept_findings=accepted))
+    accepted = (*boot.deployment.settings.accept_findings, "SEC11")
+    subject = examine(boot.deployment.changed(accept_findings=accepted))
     resolved = subject.resolved
     if boot.usable_gib is not None:
         resolved = replace_struct(

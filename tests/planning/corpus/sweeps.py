@@ -12,7 +12,6 @@ from functools import cache
 from pathlib import Path
 from typing import Final, Literal
 
-from msgspec.structs import replace
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from gemma_serving.planning.cost.subject import Subject, examine
@@ -211,4 +210,4 @@ def _subject(deployment: str, source: str) -> Subject:
         return examine(found)
     boots = [boot.deployment for boot in load().boots if load().sources[source] in boot.sources]
     version = next((boot.image_version for boot in boots if boot.image_version is not None), "")
-    return examine(replace(found, image=image_of_version(version)))
+    return examine(found.changed(image=image_of_version(version)))

@@ -3,7 +3,7 @@
 import pytest
 
 from gemma_serving.planning.cost.subject import examine
-from gemma_serving.planning.settings.deployment import Deployment
+from gemma_serving.planning.settings.question import Question
 from gemma_serving.planning.speed.serving import server_of, workload_plan
 from gemma_serving.scripts.bench.forecast import PlanForecast, at_level, shape_of
 from loadtest.settings import ForecastBand
@@ -14,7 +14,7 @@ from tests.records import replace
 
 def planner():
     """The planner's answers for E2B on one L4."""
-    subject = examine(Deployment(model="google/gemma-4-E2B-it", accelerator="L4"))
+    subject = examine(Question().changed(model="google/gemma-4-E2B-it", accelerator="L4"))
     return lambda workload: workload_plan(server_of(subject.resolved, subject.memory, workload), 1.0)
 
 

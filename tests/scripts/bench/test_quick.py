@@ -12,7 +12,7 @@ from gemma_serving.planning.speed.serving import server_of, workload_plan
 from gemma_serving.scripts.bench.forecast import PlanForecast
 from gemma_serving.scripts.stack.settings import NO_PROJECT
 from gemma_serving.stacks.loading import from_file
-from gemma_serving.stacks.planned import to_deployment, today
+from gemma_serving.stacks.planned import to_question, today
 from loadtest.settings import SweepSettings, warm_up_requests
 from loadtest.sweep import WARM_UP_TOKENS
 from loadtest.traffic.points import ENOUGH_S, PRESETS, QUICK_MINUTES, plan_points, planned_s
@@ -24,7 +24,7 @@ FILES = {stack_of_file(path.name): path for path in shipped_files(ROOT)}
 
 
 def answers_of(path):
-    subject = examine(to_deployment(from_file(path, project=NO_PROJECT), ROOT, today=today()))
+    subject = examine(to_question(from_file(path, project=NO_PROJECT), ROOT, today=today()))
     return lambda workload: workload_plan(server_of(subject.resolved, subject.memory, workload), 1.0)
 
 

@@ -9,10 +9,10 @@ from gemma_serving.planning.planner import plan
 from gemma_serving.scripts.cli.command import run_command
 from gemma_serving.scripts.init.__main__ import COMMAND
 from gemma_serving.scripts.plan.pasted_question import pasted
-from gemma_serving.scripts.plan.plan_options import Question
-from gemma_serving.scripts.plan.question import deployment_from
+from gemma_serving.scripts.plan.plan_options import QuestionOptions
+from gemma_serving.scripts.plan.question import question_from
 from gemma_serving.stacks.loading import from_file
-from gemma_serving.stacks.planned import to_deployment
+from gemma_serving.stacks.planned import to_question
 from tests.scripts.test_plan_pasted import FILES, KEY, MODEL, SECRETS, TOKEN
 
 COMMIT = "c" * 40
@@ -52,9 +52,9 @@ def init(monkeypatch, tmp_path, capsys):
 def test_the_stack_has_the_words_of_the_file(name, init, tmp_path):
     options = DEPLOYABLE[name]
     code, out, _ = init("--from", FILES / name, *options)
-    written = plan(to_deployment(from_file(tmp_path / "Pulumi.mine.yaml", project="p-123456"), tmp_path))
-    question = Question(accelerator=written.accelerator)
-    asked = plan(deployment_from(pasted(FILES / name, (), question).asked(question)))
+    written = plan(to_question(from_file(tmp_path / "Pulumi.mine.yaml", project="p-123456"), tmp_path))
+    question = QuestionOptions(accelerator=written.accelerator)
+    asked = plan(question_from(pasted(FILES / name, (), question).asked(question)))
     assert code == 0
     assert "Wrote Pulumi.mine.yaml." in out
     assert (written.model, written.quantization, written.vllm) == (asked.model, asked.quantization, asked.vllm)

@@ -15,7 +15,7 @@ from gemma_serving.planning.question.recommendation import TEXT_ONLY
 from gemma_serving.scripts.cli.command import run_command
 from gemma_serving.scripts.init.__main__ import COMMAND
 from gemma_serving.stacks.loading import from_file
-from gemma_serving.stacks.planned import to_deployment
+from gemma_serving.stacks.planned import to_question
 from gemma_serving.stacks.schema import file_schema
 from localcloud.hub.content import files_of
 from localcloud.hub.repositories import repositories
@@ -61,7 +61,7 @@ def test_the_written_file_loads_plans_as_fitting_and_is_short(new, tmp_path, ask
     code, out, err = new("chat", *ASKED[asked])
     assert (code, err) == (0, "")
     settings = settings_of(tmp_path)
-    planned = plan(to_deployment(settings))
+    planned = plan(to_question(settings))
     assert planned.fits
     assert [finding.id for finding in planned.findings if finding.severity != "info"] == []
     text = (tmp_path / "Pulumi.chat.yaml").read_text()
@@ -77,7 +77,7 @@ def test_the_recipient_of_the_alerts_is_written(new, tmp_path):
     code, _, _ = new("chat", "--model", "E2B", "--email", "me+gpu@example.com")
     settings = settings_of(tmp_path)
     assert (code, settings.alerts.email) == (0, "me+gpu@example.com")
-    assert [found.id for found in plan(to_deployment(settings)).findings if found.severity != "info"] == []
+    assert [found.id for found in plan(to_question(settings)).findings if found.severity != "info"] == []
     code, _, err = new("other", "--model", "E2B", "--email", "me at example.com")
     assert (code, "--email is 'me at example.com'; it must be one address" in err) == (2, True)
     assert not (tmp_path / "Pulumi.other.yaml").exists()
@@ -177,7 +177,7 @@ def test_a_fine_tune_gets_the_settings_of_its_size_and_its_own_name(new, tmp_pat
     code, _, err = new("mine", "--model", "my-org/sql", "--config", own(tmp_path, hub_id))
     assert (code, err) == (0, "")
     settings = settings_of(tmp_path, "mine")
-    planned = plan(to_deployment(settings, tmp_path))
+    planned = plan(to_question(settings, tmp_path))
     assert (settings.model, settings.model_config, settings.model_revision) == (
         "my-org/sql",
         "config.json",
@@ -296,8 +296,8 @@ def test_a_tpu_gets_one_question_about_images_and_serves_text_only_unless_the_an
     is_text = is_asked and answer != "yes"
     assert settings_of(tmp_path).vllm.limit_mm_per_prompt == (dict(TEXT_ONLY) if is_text else None)
     assert ("Text only: requests with images are rejected." in out) is is_text
-    before = plan(to_deployment(settings_of(tmp_path)))
+    before = plan(to_question(settings_of(tmp_path)))
     text = (tmp_path / "Pulumi.chat.yaml").read_text()
     (tmp_path / "Pulumi.chat.yaml").write_text(re.sub("    limitMmPerPrompt: .*\n", "", text))
-    after = plan(to_deployment(settings_of(tmp_path)))
+    after = plan(to_question(settings_of(tmp_path)))
     assert (after.startup.total_s - before.startup.total_s > 240, after.cost) == (is_text, before.cost)

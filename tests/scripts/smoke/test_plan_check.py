@@ -18,7 +18,7 @@ from gemma_serving.scripts.smoke.results import Outcome
 from gemma_serving.scripts.stack.access import ServerAccess
 from gemma_serving.scripts.stack.deployed_plan import deployed_plan
 from gemma_serving.stacks.loading import from_file
-from gemma_serving.stacks.planned import to_deployment
+from gemma_serving.stacks.planned import to_question
 from tests.records import replace
 from tests.scripts.sample_outputs import sample_outputs
 
@@ -33,7 +33,7 @@ def deployed(tmp_path, monkeypatch):
         (tmp_path / name).write_bytes((ROOT / name).read_bytes())
     monkeypatch.chdir(tmp_path)
     settings = from_file(tmp_path / f"Pulumi.{STACK}.yaml", project="my-project")
-    plan = plan_of(examine(to_deployment(settings)))
+    plan = plan_of(examine(to_question(settings)))
     raw = sample_outputs(
         model=settings.model,
         project="my-project",

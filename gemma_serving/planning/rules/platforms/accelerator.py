@@ -9,9 +9,9 @@ from gemma_serving.planning.rules.registry import RuleResult, rule
 
 @rule("ACC01")
 def _cannot_be_deployed(subject: Subject) -> RuleResult | None:
-    accelerator, deployment = subject.resolved.accelerator, subject.resolved.deployment
+    accelerator, question = subject.resolved.accelerator, subject.resolved.question
     # Only a stack names its place. Any other question is about a plan.
-    if deployment.platform is None or not (deployment.tpu.zones or deployment.cloud_run.region):
+    if question.facts.platform is None or not (question.tpu.zones or question.cloud_run.region):
         return None
     reason = accelerator.plan_only
     if not reason and subject.unknown:

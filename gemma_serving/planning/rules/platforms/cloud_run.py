@@ -27,6 +27,7 @@ from gemma_serving.planning.settings.google_limits import (
     mount_owner_problems,
     probe_problems,
 )
+from gemma_serving.planning.settings.image import NO_IMAGE
 from gemma_serving.planning.settings.vllm_args import STREAMER
 from gemma_serving.planning.settings.workload import DEFAULT_WORKLOAD
 from gemma_serving.planning.speed.serving import server_of
@@ -44,7 +45,7 @@ _FASTER_MODES = ("fuse-buffered", "streamer", "memory")
 @rule("LDR01")
 def _load_format(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
-    given, mode = resolved.deployment.vllm.load_format, resolved.weights_mode
+    given, mode = resolved.question.settings.vllm.load_format, resolved.weights_mode
     if given is None:
         return None
     if mode == "streamer" and given != STREAMER:
@@ -69,7 +70,7 @@ def _streams(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
     if resolved.weights_mode != "streamer" or is_known_from(resolved, STREAMS_FROM_GS):
         return None
-    version = version_in_use(resolved.accelerator, resolved.deployment.image_version)
+    version = version_in_use(resolved.accelerator, resolved.question.image_version)
     has = f"has vLLM {version}" if version else "has an unknown version of vLLM (image.version)"
     return RuleResult(
         f"The image {has}, but streaming weights from gs:// needs {STREAMS_FROM_GS} or later with the package in its "
@@ -94,7 +95,7 @@ def _probe_remedies(subject: Subject) -> tuple[Remedy, Remedy]:
 
 @rule("PRB01")
 def _probe_budget(subject: Subject) -> RuleResult | None:
-    startup, probe = subject.startup, subject.resolved.deployment.cloud_run.startup_probe
+    startup, probe = subject.startup, subject.resolved.question.cloud_run.startup_probe
     budget_s = probe.budget_s if probe else CLOUD_RUN_MAX_STARTUP_S
     if startup.total_s <= budget_s:
         return None
@@ -124,7 +125,7 @@ def _probe_budget(subject: Subject) -> RuleResult | None:
 
 @rule("PRB02")
 def _probe_limits(subject: Subject) -> RuleResult | None:
-    probe = subject.resolved.deployment.cloud_run.startup_probe
+    probe = subject.resolved.question.cloud_run.startup_probe
     wrong = [found.fact for found in probe_problems(probe, "cloud_run.startup_probe")] if probe is not None else []
     if not wrong:
         return None
@@ -135,10 +136,10 @@ def _probe_limits(subject: Subject) -> RuleResult | None:
 
 @rule("SCL01")
 def _queueing(subject: Subject) -> RuleResult | None:
-    run, resolved = subject.resolved.deployment.cloud_run, subject.resolved
+    run, resolved = subject.resolved.question.cloud_run, subject.resolved
     if not run.concurrency:
         return None
-    workload = resolved.deployment.workload or DEFAULT_WORKLOAD
+    workload = resolved.question.settings.workload or DEFAULT_WORKLOAD
     at_once = server_of(resolved, subject.memory, workload).all_own_slots
     length = min(round(workload.held_tokens), resolved.max_model_len)
     allowed = run.concurrency * run.max_instances
@@ -168,7 +169,7 @@ def _queueing(subject: Subject) -> RuleResult | None:
 
 @rule("SCL02")
 def _quota(subject: Subject) -> RuleResult | None:
-    run = subject.resolved.deployment.cloud_run
+    run = subject.resolved.question.cloud_run
     region = run.region or "the region"
     quota = known_quota(subject.resolved, "GPUs", "cloudRun.gpuQuota", run.gpu_quota)
     if quota is None:
@@ -201,7 +202,7 @@ def _quota(subject: Subject) -> RuleResult | None:
 
 @rule("SCL03")
 def _region(subject: Subject) -> RuleResult | None:
-    run, resolved = subject.resolved.deployment.cloud_run, subject.resolved
+    run, resolved = subject.resolved.question.cloud_run, subject.resolved
     invited = resolved.accelerator.cloud_run.by_invitation
     known = [name for name in resolved.accelerator.cloud_run.regions if name not in invited]
     by_invitation = run.region in invited
@@ -222,7 +223,7 @@ def _region(subject: Subject) -> RuleResult | None:
 
 @rule("SCL06")
 def _cold_start(subject: Subject) -> RuleResult | None:
-    resolved, run = subject.resolved, subject.resolved.deployment.cloud_run
+    resolved, run = subject.resolved, subject.resolved.question.cloud_run
     limit_s = run.request_timeout_s
     if run.min_instances or not limit_s:
         return None
@@ -248,7 +249,7 @@ def _cold_start(subject: Subject) -> RuleResult | None:
 
 @rule("SCL07")
 def _request_timeout(subject: Subject) -> RuleResult | None:
-    limit_s, answer = subject.resolved.deployment.cloud_run.request_timeout_s, subject.workload
+    limit_s, answer = subject.resolved.question.cloud_run.request_timeout_s, subject.workload
     if not limit_s or answer is None or answer.request_s.high <= limit_s or is_out_of_memory(subject.memory):
         return None
     request_s, workload = answer.request_s, answer.workload
@@ -271,8 +272,8 @@ def _request_timeout(subject: Subject) -> RuleResult | None:
 @rule("FUS01")
 def _mount_owner(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
-    mount, image = resolved.deployment.cloud_run.mount, resolved.deployment.image
-    if resolved.weights_mode not in FUSE_MODES or image is None:
+    mount, image = resolved.question.cloud_run.mount, resolved.question.settings.image
+    if resolved.weights_mode not in FUSE_MODES or image == NO_IMAGE:
         return None
     problems = mount_owner_problems(mount, uid=image.uid, gid=image.gid)
     wrong = {name: (given, wanted) for name, given, wanted in problems}

@@ -15,7 +15,7 @@ from gemma_serving.planning.units import HOUR_S, duration
 
 @rule("CST02")
 def _kept_warm(subject: Subject) -> RuleResult | None:
-    least = subject.resolved.deployment.cloud_run.min_instances
+    least = subject.resolved.question.cloud_run.min_instances
     if not least:
         return None
     return RuleResult(
@@ -31,7 +31,7 @@ def _kept_warm(subject: Subject) -> RuleResult | None:
 
 @rule("CST03")
 def _limit_before_the_end(subject: Subject) -> RuleResult | None:
-    limit_usd, cost = subject.resolved.deployment.max_usd, subject.cost
+    limit_usd, cost = subject.resolved.question.settings.max_usd, subject.cost
     if limit_usd is not None and subject.resolved.platform == "cloud-run":
         return _limit_below_a_day(subject, limit_usd)
     if limit_usd is None or cost.most_usd <= limit_usd:
@@ -52,7 +52,7 @@ def _limit_below_a_day(subject: Subject, limit_usd: int) -> RuleResult | None:
     if day_usd <= limit_usd:
         return None
     return RuleResult(
-        f"maxUsd is {limit_usd}, but cloudRun.minInstances {subject.resolved.deployment.cloud_run.min_instances} costs ${day_usd:,.2f} per day, even "
+        f"maxUsd is {limit_usd}, but cloudRun.minInstances {subject.resolved.question.cloud_run.min_instances} costs ${day_usd:,.2f} per day, even "
         "when idle.",
         remedies=(change("cloud_run.min_instances", 0), change("max_usd", math.ceil(day_usd))),
     )
@@ -60,7 +60,7 @@ def _limit_below_a_day(subject: Subject, limit_usd: int) -> RuleResult | None:
 
 @rule("CST04")
 def _old_prices(subject: Subject) -> RuleResult | None:
-    today, prices = subject.resolved.deployment.today, _prices(subject)
+    today, prices = subject.resolved.question.facts.today, _prices(subject)
     # CST05 reports an unknown price, and one that a refresh did not find.
     known = (price for price in prices if not (price.is_assumed or price.missed_on))
     old = [price for price in known if today and price.is_old(today)]
@@ -102,7 +102,7 @@ def _assumed_prices(subject: Subject) -> RuleResult | None:
 @rule("CST07")
 def _ceiling(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
-    tpu = resolved.deployment.tpu
+    tpu = resolved.question.tpu
     problem = ceiling_problem(tpu, resolved.prices) if tpu.zones else None
     if problem is None:
         return None
@@ -127,7 +127,7 @@ def _update(prices: Sequence[Price]) -> str:
 def _without_regions(subject: Subject, missed: Sequence[Price]) -> Iterator[Remedy]:
     """Yield the change that removes the zones in the regions of these prices, if others are left."""
     regions = {price.region for price in missed}
-    zones = subject.resolved.deployment.tpu.zones
+    zones = subject.resolved.question.tpu.zones
     kept = tuple(zone for zone in zones if region_of(zone) not in regions)
     if kept and kept != zones:
         yield change("tpu.zones", kept)

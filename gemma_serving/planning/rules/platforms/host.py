@@ -36,7 +36,7 @@ def _room_for_weights(subject: Subject) -> RuleResult | None:
         return _shared_memory(resolved, weights_gib)
     if resolved.weights_mode not in _ON_DISK:
         return None
-    disk_gib = resolved.deployment.tpu.boot_disk_size_gb or MIN_BOOT_DISK_GB  # Google's GB of a disk are GiB
+    disk_gib = resolved.question.tpu.boot_disk_size_gb or MIN_BOOT_DISK_GB  # Google's GB of a disk are GiB
     pairs = zip(HOST_SYSTEM_DISK_GIB, IMAGE_ON_DISK_GIB, strict=True)
     least_gib, enough_gib = (weights_gib + system_gib + image_gib for system_gib, image_gib in pairs)
     if disk_gib >= enough_gib:
@@ -68,7 +68,7 @@ def _cloud_run_remedies(subject: Subject) -> Iterator[Remedy]:
     Yield the first again with as many instances as the quotas allow, because an allowed size may be too large for all of them.
     """
     resolved = subject.resolved
-    host, run = resolved.host, resolved.deployment.cloud_run
+    host, run = resolved.host, resolved.question.cloud_run
     allowed = cloud_run_vcpu(host)
     size = smallest_instance(resolved, with_margin_gib(subject.memory.load_peak_host_gib))
     least_gib = float(host.min_memory_gib) if size is None else size[0]
@@ -87,7 +87,7 @@ def _cloud_run_remedies(subject: Subject) -> Iterator[Remedy]:
 
 
 def _quota_too_small(resolved: Resolved) -> str:
-    run = resolved.deployment.cloud_run
+    run = resolved.question.cloud_run
     least_vcpu, least_gib = min(cloud_run_vcpu(resolved.host)), resolved.host.min_memory_gib
     if (run.cpu_quota or least_vcpu) >= least_vcpu and (run.memory_quota_mib or least_gib * 1024) >= least_gib * 1024:
         return ""

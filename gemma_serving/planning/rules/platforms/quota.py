@@ -38,7 +38,7 @@ class _Use(Struct, frozen=True):
 
 def known_quota(resolved: Resolved, unit: str, key: str, given: float | None) -> Present[float] | None:
     """Return a quota that was read, or that a key of the settings states; None without one."""
-    read = dict(resolved.deployment.quotas).get(unit)
+    read = dict(resolved.question.facts.quotas).get(unit)
     return read or (None if given is None else Present(given, key))
 
 
@@ -49,7 +49,7 @@ def certain(too_low: Sequence[Present[float]], *, will: str, may: str) -> str:
 
 @rule("SCL04")
 def _compute_quota(subject: Subject) -> RuleResult | None:
-    uses, instances = _uses(subject.resolved), subject.resolved.deployment.cloud_run.max_instances
+    uses, instances = _uses(subject.resolved), subject.resolved.question.cloud_run.max_instances
     over = [use for use in uses if use.each * instances > use.allowed]
     if not over:
         return None
@@ -65,7 +65,7 @@ def _compute_quota(subject: Subject) -> RuleResult | None:
 
 @rule("SCL05")
 def _compute_quota_at_an_update(subject: Subject) -> RuleResult | None:
-    uses, instances = _uses(subject.resolved), subject.resolved.deployment.cloud_run.max_instances
+    uses, instances = _uses(subject.resolved), subject.resolved.question.cloud_run.max_instances
     over = [use for use in uses if use.each * instances * REVISIONS_AT_AN_UPDATE > use.allowed]
     if not over or any(use.each * instances > use.allowed for use in uses):
         return None
@@ -88,7 +88,7 @@ def _known(uses: Sequence[_Use]) -> Sequence[Present[float]]:
 
 def _uses(resolved: Resolved) -> Sequence[_Use]:
     """Return one instance's use of each quota; empty if neither a quota nor a region is known, because then no project is."""
-    run = resolved.deployment.cloud_run
+    run = resolved.question.cloud_run
     quota_gib = None if run.memory_quota_mib is None else run.memory_quota_mib / 1024
     vcpu = known_quota(resolved, "vCPU", "cloudRun.cpuQuota", run.cpu_quota) or Assumed(NEW_PROJECT_VCPU, _NEW)
     memory = known_quota(resolved, "GiB", "cloudRun.memoryQuota", quota_gib) or Assumed(NEW_PROJECT_MEMORY_GIB, _NEW)
@@ -101,7 +101,7 @@ def _uses(resolved: Resolved) -> Sequence[_Use]:
 
 def _clauses(subject: Subject, over: Sequence[_Use], instances: int, *, revisions: int = 1) -> str:
     """Return each quota's limit, and the needs of all revisions' instances."""
-    region = subject.resolved.deployment.cloud_run.region or "the region"
+    region = subject.resolved.question.cloud_run.region or "the region"
     counted = f"{f'{revisions} x ' if revisions > 1 else ''}cloudRun.maxInstances {instances}"
     found: list[str] = []
     for use in over:
@@ -118,7 +118,7 @@ def _clauses(subject: Subject, over: Sequence[_Use], instances: int, *, revision
 
 def _remedies(subject: Subject, uses: Sequence[_Use], *, revisions: int) -> Iterator[Remedy]:
     """Yield fewer instances, smaller instances, and a single instance of the smallest size that starts."""
-    run = subject.resolved.deployment.cloud_run
+    run = subject.resolved.question.cloud_run
     fewer = min(int(use.allowed / (use.each * revisions)) for use in uses)
     if fewer >= 1:
         yield Remedy(changes=_instances(subject, fewer))
@@ -131,7 +131,7 @@ def _remedies(subject: Subject, uses: Sequence[_Use], *, revisions: int) -> Iter
 
 
 def _instances(subject: Subject, instances: int) -> dict[str, object]:
-    least = subject.resolved.deployment.cloud_run.min_instances
+    least = subject.resolved.question.cloud_run.min_instances
     found: dict[str, object] = {"cloud_run.max_instances": instances}
     return found if least <= instances else {**found, "cloud_run.min_instances": instances}
 

@@ -53,7 +53,7 @@ def _slice_parallelism(subject: Subject) -> RuleResult | None:
 
 @rule("TPU02")
 def _run_duration(subject: Subject) -> RuleResult | None:
-    problem = run_limit_problem(subject.resolved.deployment.tpu)
+    problem = run_limit_problem(subject.resolved.question.tpu)
     if problem is None:
         return None
     message, allowed_s = problem
@@ -67,7 +67,7 @@ def _run_duration(subject: Subject) -> RuleResult | None:
 
 @rule("TPU04")
 def _zones(subject: Subject) -> RuleResult | None:
-    tpu, accelerator = subject.resolved.deployment.tpu, subject.resolved.accelerator
+    tpu, accelerator = subject.resolved.question.tpu, subject.resolved.accelerator
     listed = tpu_offer(accelerator).flex_start_zones
     if not listed or not tpu.has_form("flex-start"):
         return None
@@ -94,7 +94,7 @@ def _zones(subject: Subject) -> RuleResult | None:
 
 @rule("TPU06")
 def _compile_cache(subject: Subject) -> RuleResult | None:
-    if subject.resolved.deployment.tpu.compile_cache != "off":
+    if subject.resolved.question.tpu.compile_cache != "off":
         return None
     startup = subject.known_startup
     wait = "everything"
@@ -130,14 +130,18 @@ def _streamer_on_tpu(subject: Subject) -> RuleResult | None:
 
 @rule("TPU08")
 def _shorter_than_a_start(subject: Subject) -> RuleResult | None:
-    startup, deployment = subject.known_startup, subject.resolved.deployment
-    tpu = deployment.tpu
+    startup, question = subject.known_startup, subject.resolved.question
+    tpu = question.tpu
     if startup is None:
         return None
     boot_s = constant("VM_BOOT_S")
     planned_s, longest_s = boot_s + startup.total_s, boot_s + startup.total_high_s
     times: dict[str, tuple[str, int | None, str]] = {
-        "max_age_s": ("maxAge", deployment.max_age_s, "A guard {} tear the stack down before its server is ready."),
+        "max_age_s": (
+            "maxAge",
+            question.settings.max_age_s,
+            "A guard {} tear the stack down before its server is ready.",
+        ),
     }
     if tpu.wait_for == "ready":
         text = "`gemma up` {} fail before the server is ready."
@@ -165,7 +169,7 @@ def _shorter_than_a_start(subject: Subject) -> RuleResult | None:
 
 @rule("TPU09")
 def _runtime_version(subject: Subject) -> RuleResult | None:
-    tpu, accelerator = subject.resolved.deployment.tpu, subject.resolved.accelerator
+    tpu, accelerator = subject.resolved.question.tpu, subject.resolved.accelerator
     own = tpu_offer(accelerator).runtime_version
     if tpu.api != "cloud-tpu" or tpu.runtime_version in {None, own}:
         return None
@@ -179,7 +183,7 @@ def _runtime_version(subject: Subject) -> RuleResult | None:
 
 @rule("NET01")
 def _localhost(subject: Subject) -> RuleResult | None:
-    url = subject.resolved.deployment.endpoint_url
+    url = subject.resolved.question.settings.endpoint_url
     parts = urlsplit(url or "")
     if url is None or (parts.hostname or "").lower() != "localhost":
         return None
@@ -193,7 +197,7 @@ def _localhost(subject: Subject) -> RuleResult | None:
 
 @rule("NET02")
 def _private_access(subject: Subject) -> RuleResult | None:
-    if subject.resolved.deployment.tpu.private_google_access is not False:
+    if subject.resolved.question.tpu.private_google_access is not False:
         return None
     return RuleResult(
         "tpu.existingNetwork.privateGoogleAccess is false, but the TPU VM has no external address. It will not be able to pull "
@@ -207,7 +211,7 @@ def _private_access(subject: Subject) -> RuleResult | None:
 def _hub_without_nat(subject: Subject) -> RuleResult | None:
     resolved = subject.resolved
     files = tuple(hub_files(resolved))
-    if resolved.deployment.tpu.private_google_access is None or resolved.weights_mode == "hub" or not files:
+    if resolved.question.tpu.private_google_access is None or resolved.weights_mode == "hub" or not files:
         return None
     listed = " and ".join(f"the {one.kind} {one.name}" for one in files)
     return RuleResult(
@@ -228,7 +232,7 @@ def _without_files(subject: Subject, files: Sequence[LoadedRepository]) -> Remed
     changes = dict[str, object]()
     if "drafter" in kinds:
         changes["vllm.speculative_config"] = None
-    if "adapter" in kinds and subject.resolved.deployment.vllm.lora_adapters is not None:
+    if "adapter" in kinds and subject.resolved.question.settings.vllm.lora_adapters is not None:
         changes |= {"vllm.lora_adapters": None, "vllm.max_lora_rank": None, "vllm.max_loras": None}
         kinds -= {"adapter"}
     if kinds - {"drafter"}:
@@ -239,7 +243,7 @@ def _without_files(subject: Subject, files: Sequence[LoadedRepository]) -> Remed
 
 @rule("SEC03")
 def _metadata_keys(subject: Subject) -> RuleResult | None:
-    if subject.resolved.deployment.tpu.ssh == "os-login":
+    if subject.resolved.question.tpu.ssh == "os-login":
         return None
     return RuleResult(
         "tpu.ssh is metadata-key, and OS Login is off. Anyone with an SSH key in the metadata of the project or "
@@ -251,7 +255,7 @@ def _metadata_keys(subject: Subject) -> RuleResult | None:
 
 @rule("SEC09")
 def _tunnel_admins(subject: Subject) -> RuleResult | None:
-    tpu = subject.resolved.deployment.tpu
+    tpu = subject.resolved.question.tpu
     if tpu.api != "cloud-tpu" or not tpu.tunnel_members or tpu.tunnel_role:
         return None
     count = len(tpu.tunnel_members)

@@ -40,7 +40,7 @@ def _found(subject: Subject, needs: Mapping[str, bool]) -> Sequence[Advisory]:
 
 
 def _version(subject: Subject) -> str:
-    return version_in_use(subject.resolved.accelerator, subject.resolved.deployment.image_version)
+    return version_in_use(subject.resolved.accelerator, subject.resolved.question.image_version)
 
 
 def _text(subject: Subject, found: Sequence[Advisory]) -> str:
@@ -52,7 +52,7 @@ def _text(subject: Subject, found: Sequence[Advisory]) -> str:
 
 @rule("SEC11")
 def _vulnerable_feature(subject: Subject) -> RuleResult | None:
-    vllm = subject.resolved.deployment.vllm
+    vllm = subject.resolved.question.settings.vllm
     limits = vllm.limit_mm_per_prompt or {}
     found = _found(subject, {"trustRemoteCode": bool(vllm.trust_remote_code), "video": bool(limits.get("video"))})
     if not found:
@@ -71,7 +71,7 @@ def _vulnerable(subject: Subject) -> RuleResult | None:
             severity="warn",
             advice="Set image.version to the version in the first lines of its log.",
         )
-    found = vulnerabilities(subject) if subject.resolved.deployment.cloud_run.public else ()
+    found = vulnerabilities(subject) if subject.resolved.question.cloud_run.public else ()
     return RuleResult(_text(subject, found), severity="warn", advice=ADVICE) if found else None
 
 

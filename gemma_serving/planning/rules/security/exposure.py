@@ -60,7 +60,7 @@ _CLOSED: Final = {"--allowed-origins": ("[]",), "--allowed-local-media-path": ("
 
 @rule("SEC12")
 def _provider(subject: Subject) -> RuleResult | None:
-    found = subject.resolved.deployment.provider_keys
+    found = subject.resolved.question.settings.provider_keys
     if not found:
         return None
     return RuleResult(
@@ -72,12 +72,12 @@ def _provider(subject: Subject) -> RuleResult | None:
 
 @rule("SEC02")
 def _public(subject: Subject) -> RuleResult | None:
-    deployment, cost = subject.resolved.deployment, subject.cost
-    if not deployment.cloud_run.public:
+    question, cost = subject.resolved.question, subject.cost
+    if not question.cloud_run.public:
         return None
     at_most = f"${cost.most_usd:,.0f} ({cost.most_usd_basis})"
-    limit = "" if deployment.max_usd is not None else " No maxUsd limits the cost."
-    if not deployment.has_api_key:
+    limit = "" if question.settings.max_usd is not None else " No maxUsd limits the cost."
+    if not question.facts.has_api_key:
         return RuleResult(
             f"The endpoint is public: anyone can use it, at a cost of up to {at_most}.{limit}",
             remedies=(change("cloud_run.public", False),),
@@ -86,7 +86,7 @@ def _public(subject: Subject) -> RuleResult | None:
     return RuleResult(
         "The endpoint is reachable from the internet. Every path except /health requires the API key, but any "
         f"request can start an instance and keep it running, at a cost of up to {at_most}.{limit}",
-        severity="warn" if deployment.max_usd is not None else "block",
+        severity="warn" if question.settings.max_usd is not None else "block",
         remedies=(change("cloud_run.public", False),),
         advice="Or keep it public and set maxUsd, which a scheduled guard enforces (docs/costs.md).",
     )
@@ -127,8 +127,8 @@ def _read_media(subject: Subject) -> RuleResult | None:
 
 def _inner_network(subject: Subject) -> str:
     """Return the setting that puts the server in a network with other machines; empty if none does."""
-    deployment, resolved = subject.resolved.deployment, subject.resolved
-    if resolved.is_tpu and deployment.tpu.private_google_access is not None:
+    question, resolved = subject.resolved.question, subject.resolved
+    if resolved.is_tpu and question.tpu.private_google_access is not None:
         return "tpu.existingNetwork"
     return "cloudRun.directVpc" if resolved.service.direct_vpc else ""
 
@@ -154,13 +154,13 @@ def _opens(argument: ServerArgument) -> str:
 
 @rule("SEC08")
 def _archives_in_existing_bucket(subject: Subject) -> RuleResult | None:
-    resolved, deployment = subject.resolved, subject.resolved.deployment
+    resolved, question = subject.resolved, subject.resolved.question
     cache = ("tpu.compile_cache", "machine") if resolved.is_tpu else ("cloud_run.compile_cache", "off")
-    value = deployment.tpu.compile_cache if resolved.is_tpu else resolved.service.compile_cache
-    if deployment.bucket.existing is None or value != "bucket":
+    value = question.tpu.compile_cache if resolved.is_tpu else resolved.service.compile_cache
+    if question.settings.bucket.existing is None or value != "bucket":
         return None
     return RuleResult(
-        f"{file_key(cache[0])} is bucket, but bucket.existing is {deployment.bucket.existing}, which the stack did not "
+        f"{file_key(cache[0])} is bucket, but bucket.existing is {question.settings.bucket.existing}, which the stack did not "
         "create. Archives are signed (HMAC-SHA-256): the server does not run other writers' programs, but "
         "they can delete archives and restore older ones of this stack.",
         remedies=(change(*cache),),

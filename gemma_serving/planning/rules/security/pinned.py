@@ -49,7 +49,7 @@ def _floating_repository(subject: Subject) -> RuleResult | None:
 
 @rule("LDR04")
 def _unusual_weights(subject: Subject) -> RuleResult | None:
-    given = (subject.resolved.deployment.vllm.load_format or SAFETENSORS).lower()
+    given = (subject.resolved.question.settings.vllm.load_format or SAFETENSORS).lower()
     if given in _OTHER_WEIGHTS:
         return RuleResult(
             f"vllm.loadFormat is {given}, which {_OTHER_WEIGHTS[given]}. The plan is for the checkpoint's safetensors files.",
@@ -69,30 +69,30 @@ def _unusual_weights(subject: Subject) -> RuleResult | None:
 
 @rule("MOD06")
 def _remote_code(subject: Subject) -> RuleResult | None:
-    deployment = subject.resolved.deployment
-    if not deployment.vllm.trust_remote_code:
+    question = subject.resolved.question
+    if not question.settings.vllm.trust_remote_code:
         return None
     return RuleResult(
         "vllm.trustRemoteCode is true. The server will run Python code from the repository of "
-        f"{deployment.model}, which Gemma 4 does not need.",
+        f"{question.settings.model}, which Gemma 4 does not need.",
         remedies=(change("vllm.trust_remote_code", None),),
     )
 
 
 def _floating(resolved: Resolved) -> Iterator[tuple[str, str, Mapping[str, object]]]:
     """Yield kind and name of each repository without a commit, the advice, and the change to a commit that public sources state."""
-    deployment, config = resolved.deployment, resolved.vllm.speculative_config or {}
-    if deployment.model_revision is None:
-        return  # not a stack's question
-    if resolved.weights_mode == "hub" and not deployment.model_revision:
-        known = _known_commit(deployment.model)
+    question, config = resolved.question, resolved.vllm.speculative_config or {}
+    if not question.is_of_stack:
+        return
+    if resolved.weights_mode == "hub" and not question.settings.model_revision:
+        known = _known_commit(question.settings.model)
         advice = (
             "To find the commit of its main branch and the command that sets modelRevision, run `gemma doctor "
             "STACK`. Review the changes before you adopt a newer one."
         )
-        yield f"model {deployment.model}", advice, {"model_revision": known} if known else {}
+        yield f"model {question.settings.model}", advice, {"model_revision": known} if known else {}
     advices = {
-        "drafter": f"Set the key revision of {deployment.vllm_key('speculative_config')} to a commit of {{}}.",
+        "drafter": f"Set the key revision of {question.vllm_key('speculative_config')} to a commit of {{}}.",
         "tokenizer": f"Add {TOKENIZER_REVISION}=COMMIT with a commit of {{}} to vllm.extraArgs.",
         "adapter": "vLLM loads the main branch of an adapter. With weights bucket, gemma stage_model copies {} and pins it by its hash.",
     }

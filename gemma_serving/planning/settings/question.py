@@ -1,23 +1,20 @@
 """The planner's input: the blocks of a stack's settings, which may be empty, and facts that are not settings."""
 
-from typing import Annotated, Final, Literal
+import dataclasses
+from typing import Any, Final, Literal
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from gemma_serving.contracts.quotas import Quotas
 from gemma_serving.planning.data.prices import PriceBook
 from gemma_serving.planning.machine.hardware import Accelerator
 from gemma_serving.planning.model.spec import ModelSpec
-from gemma_serving.planning.settings.annotations import LARGEST
-from gemma_serving.planning.settings.bucket import BucketSettings
 from gemma_serving.planning.settings.cloud_run import CloudRunSettings
-from gemma_serving.planning.settings.image import ImageSettings
-from gemma_serving.planning.settings.observability import AlertSettings, MetricsSettings, SmokeSettings, collects
-from gemma_serving.planning.settings.text import DurationS
+from gemma_serving.planning.settings.image import NO_IMAGE
+from gemma_serving.planning.settings.observability import AlertSettings, collects
+from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.planning.settings.tpu import TpuSettings
-from gemma_serving.planning.settings.vllm_args import BLOCK_KEYS, KEY_OF, VllmOptions
-from gemma_serving.planning.settings.words import Field
-from gemma_serving.planning.settings.workload import Workload
+from gemma_serving.planning.settings.vllm_args import BLOCK_KEYS, KEY_OF
 
 Platform = Literal["tpu-vm", "cloud-run", "gce", "own"]
 """`own`: a machine that Google does not offer, described by its specifications (`planning.machine.devices`)."""
@@ -36,6 +33,8 @@ NO_SERVICE: Final = CloudRunSettings(
     region="", gpu="", cpu=0, memory_mib=0, concurrency=0, max_instances=1, request_timeout_s=0
 )
 """The block of a question that names no service: empty or 0 where a stack has to set a value, or where it does not matter."""
+NO_SETTINGS: Final = Settings(project="", target="tpu", model="", image=NO_IMAGE, alerts=AlertSettings(enabled=False))
+"""The settings of a question without a stack: empty, and without the alerts that a stack has. The platform is a fact; nothing reads the target."""
 
 
 class Facts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -65,71 +64,63 @@ class Facts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Today's date, YYYY-MM-DD. The planner has no clock; without a date no price is reported as old."""
 
 
-class Deployment(Facts, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The complete input of the planner: facts, and settings of a stack with their names and meaning. Only `model` and an accelerator are required.
+FACTS: Final = frozenset(Facts.__struct_fields__)
 
-    The blocks are those of a stack's settings, as they are. None or empty is "recommend" where a stack's block has to set a value.
+
+class Question(Struct, frozen=True):
+    """The complete input of the planner. Only `model` and an accelerator are required.
 
     Names (model, accelerator, platform, quantization) are case-insensitive and accept common spellings; `plan` resolves
     them and raises `planning.PlanningError` with one sentence if a name is unknown or two settings conflict.
     """
 
-    model: str
-    model_revision: str | None = None
-    """Commit of the served or staged model's hub repository; empty uses the main branch, None if it does not matter."""
-    quantization: str | None = None
-    """A scheme of `planning.data.quantization`; None uses the checkpoint's own."""
-    vllm: VllmOptions = VllmOptions()
-    """Options as set; `planning.question.recommendation` supplies the rest."""
-    image: ImageSettings | None = None
-    """The server's image; None for the accelerator's default image."""
-    tpu: TpuSettings = NO_TPU
-    cloud_run: CloudRunSettings = NO_SERVICE
-    bucket: BucketSettings = BucketSettings()
-    alerts: AlertSettings = AlertSettings(enabled=False)
-    """Stacks have alerts by default; a question without a stack has none."""
-    metrics: MetricsSettings = MetricsSettings()
-    smoke: SmokeSettings = SmokeSettings()
-    endpoint_url: str | None = None
-    workload: Workload | None = None
-    """The clients' workload; None plans only the saturated rate, at `planning.settings.workload.DEFAULT_WORKLOAD`."""
-    measured_tok_per_s: Annotated[float, Field(ge=0.001, le=LARGEST)] | None = None
-    max_usd: Annotated[int, Field(ge=1, le=LARGEST)] | None = None
-    max_age_s: DurationS | None = None
-    accept_findings: tuple[str, ...] = ()
-    provider_keys: tuple[str, ...] = ()
-    vllm_in_blocks: tuple[str, ...] = ()
+    settings: Settings = NO_SETTINGS
+    """The blocks of a stack's file, as they are. Without a stack: what was asked, and recommended values for the rest."""
+    facts: Facts = Facts()
+
+    def changed(self, **values: Any) -> "Question":  # noqa: ANN401 - of any setting or fact
+        """Return the question with other settings and facts, by name."""
+        settings = {name: value for name, value in values.items() if name not in FACTS}
+        facts = {name: value for name, value in values.items() if name in FACTS}
+        return Question(
+            dataclasses.replace(self.settings, **settings) if settings else self.settings,
+            structs.replace(self.facts, **facts) if facts else self.facts,
+        )
+
+    @property
+    def is_of_stack(self) -> bool:
+        """True if the settings are those of a stack."""
+        return bool(self.settings.project)
+
+    @property
+    def tpu(self) -> TpuSettings:
+        """The block of the TPU; an empty one without it."""
+        return self.settings.tpu or NO_TPU
+
+    @property
+    def cloud_run(self) -> CloudRunSettings:
+        """The block of the service; an empty one without it."""
+        return self.settings.cloud_run or NO_SERVICE
 
     def vllm_key(self, name: str) -> str:
         """Return the key of an option of vLLM that the settings use: its own, or a block's."""
-        return f"vllm.{BLOCK_KEYS[name] if name in self.vllm_in_blocks else KEY_OF[name]}"
+        return f"vllm.{BLOCK_KEYS[name] if name in self.settings.vllm_in_blocks else KEY_OF[name]}"
 
     @property
     def accelerator_name(self) -> str:
         """Name of the accelerator as it was given, or of the platform's block; empty if neither names one."""
-        if self.accelerator:
-            return self.accelerator
+        if self.facts.accelerator:
+            return self.facts.accelerator
         gpu, slice_type = self.cloud_run.gpu, self.tpu.accelerator_type
-        if self.platform == "cloud-run":
+        if self.facts.platform == "cloud-run":
             return gpu or slice_type
         return slice_type or gpu
 
     @property
     def image_version(self) -> str | None:
         """VLLM version in the image; None for the default image's version, empty if unknown."""
-        if self.image is None or self.image.is_default:
-            return None
-        return self.image.version or ""
-
-    @property
-    def image_supports(self) -> tuple[str, ...]:
-        """Precisions that a custom image loads, regardless of `planning.model.support`."""
-        return () if self.image is None else self.image.supports
+        return None if self.settings.image.is_default else self.settings.image.version or ""
 
     def collects_on(self, platform: str) -> bool:
         """Return whether a collector of metrics runs next to the server on a platform."""
-        return collects(self.alerts, self.metrics, platform)
-
-
-OF_SETTINGS: Final = tuple(name for name in Deployment.__struct_fields__ if name not in Facts.__struct_fields__)
-"""Fields of a question that are settings of a stack, by the same name."""
+        return collects(self.settings.alerts, self.settings.metrics, platform)
