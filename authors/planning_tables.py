@@ -195,7 +195,8 @@ def _first_stacks(first: Mapping[str, Plan]) -> str:
     return (
         f"{table(head, rows)}\n"
         "Planned values at prices of 2026; those of TPUs are as public logs report them: "
-        f"[all {len(shipped_files(ROOT))} stacks](docs/reference/stacks.md), [costs that the prices exclude](docs/costs.md#bill-items).\n"
+        f"[all {len(shipped_files(ROOT))} stacks](docs/reference/stacks.md), [costs that the prices exclude](docs/costs.md#bill-items). "
+        "`gemma init NAME --like STACK` copies one.\n"
         f"Google publishes no 4-bit 26B-A4B; its own `{_OWN_26B}` needs an {own.accelerator}, at ${own.cost.usd_per_hour:.2f} per hour.\n"
     )
 

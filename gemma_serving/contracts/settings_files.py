@@ -72,10 +72,10 @@ def no_settings_file(stack: str, folder: Path, *, is_deployed: bool = False) -> 
     name, word = f"Pulumi.{stack}.yaml", shlex.quote(stack)
     if committed_text(name, folder) is not None:
         return f"{name} not found, but it is committed. Run `git checkout {shlex.quote(name)}` to restore it."
-    if settings_file(stack, folder).is_file():
-        return f"{name} not found. {stack} is an example. Copy it with `gemma init NAME --like {word}`."
     if is_deployed:
         return f"{name} not found, but stack {stack} exists. To write its deployed settings, run `{refresh_command(stack)}`."
+    if settings_file(stack, folder).is_file():
+        return f"{name} not found. {stack} is an example. Copy it with `gemma init NAME --like {word}`."
     if (folder / f"Pulumi.{stack}.yml").is_file():
         return f"{name} not found. Pulumi does not read Pulumi.{stack}.yml. Rename it to {name}."
     known = stacks_in(folder)

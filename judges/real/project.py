@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from authors.in_local_cloud import copy_project
+from gemma_serving.contracts.settings_files import shipped_files
 from judges.real.home import ROOT, RealHome
 from judges.real.local_cloud import running_cloud
 from judges.real_vllm.server import DIRECT
@@ -132,7 +133,8 @@ def project_in_cloud(
     shutil.rmtree(base, ignore_errors=True)
     folder = base / "project"
     copy_project(ROOT, folder)
-    shutil.copy2(ROOT / "gemma", folder / "gemma")
+    for path in (ROOT / "gemma", *shipped_files(ROOT)):  # an example is deployed from the project's folder
+        shutil.copy2(path, folder / path.name)
     for path in (path for pattern in ("*.json", "*.py") for path in folder.rglob(pattern)):
         _replace(path, replaced or {})
     with running_cloud(home, name=name, folder=folder, state=base / "cloud", speed=speed, variables=variables) as cloud:

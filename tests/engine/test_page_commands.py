@@ -46,7 +46,7 @@ NOT_RUN = {
     "gemma up sql": OWN_MODEL,
     "gemma chat sql 'Say hello.'": OWN_MODEL,
     "gemma smoke sql": OWN_MODEL,
-    "gemma stage_model rtx6000-31b --from gs://vertex-model-garden-public-us/gemma4/gemma-4-31B-it": (
+    "gemma stage_model big --from gs://vertex-model-garden-public-us/gemma4/gemma-4-31B-it": (
         "reads a bucket of Google; tests/cloud/test_staging_from_bucket.py"
     ),
 }

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gemma_serving.contracts.settings_files import shipped_files
+from gemma_serving.contracts.settings_files import settings_file, shipped_files
 from gemma_serving.planning.planner import plan
 from gemma_serving.planning.units import duration
 from gemma_serving.scripts.gemma.__main__ import main, overview
@@ -204,7 +204,7 @@ def test_stacks_start_cost_and_idle_as_the_readme_says(printed, capsys):
     for name, start, per_hour, per_day, idle in rows:
         (row,) = [line for line in STACKS_PAGE.splitlines() if line.startswith(f"| `{name}` ")]
         assert f"| {start} |" in row, name
-        question = to_question(from_file(ROOT / f"Pulumi.{name}.yaml", project="my-project"))
+        question = to_question(from_file(settings_file(name, ROOT), project="my-project"))
         assert f"Starts in about {start}. " in headline(plan(question)), name
         main(("plan", name, "--json"))
         price = json.loads(capsys.readouterr().out)["cost"]["usd_per_hour"]

@@ -73,7 +73,7 @@ def test_no_message_about_one_value_has_an_empty_name(run, subtests):
 
 
 def test_a_stack_is_planned_with_other_values_and_its_file_stays_as_it_is(run):
-    before = (ROOT / "Pulumi.tpu-v6e4-turbo.yaml").read_bytes()
+    before = (ROOT / "examples" / "stacks" / "Pulumi.tpu-v6e4-turbo.yaml").read_bytes()
     as_it_is = json.loads(run("--stack", "tpu-v6e4-turbo", "--json")[1])
     code, out, _ = run("--stack", "tpu-v6e4-turbo", "--set", "vllm.gpuMemoryUtilization=0.96", "--json")
     changed = json.loads(out)
@@ -82,7 +82,7 @@ def test_a_stack_is_planned_with_other_values_and_its_file_stays_as_it_is(run):
         finding["id"] for finding in as_it_is["findings"]
     }
     assert changed["memory"]["kv_gib"] > as_it_is["memory"]["kv_gib"]
-    assert (ROOT / "Pulumi.tpu-v6e4-turbo.yaml").read_bytes() == before
+    assert (ROOT / "examples" / "stacks" / "Pulumi.tpu-v6e4-turbo.yaml").read_bytes() == before
 
 
 def test_each_place_that_suggests_an_image_without_a_build_says_so(run):

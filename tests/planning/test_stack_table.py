@@ -34,7 +34,7 @@ def test_a_stack_that_may_fail_and_one_with_an_error_say_so_in_their_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("gemma_serving.scripts.plan.stacks.ROOT", tmp_path)
-    good = (ROOT / "Pulumi.tpu-v6e4-turbo.yaml").read_text()
+    good = (ROOT / "examples" / "stacks" / "Pulumi.tpu-v6e4-turbo.yaml").read_text()
     for name, text in {
         "edge": good.replace("gpuMemoryUtilization: 0.9", "gpuMemoryUtilization: 0.96"),
         "wrong": "config: {gemma-serving:target: x}",

@@ -52,7 +52,7 @@ def both(*edits: Edit) -> Edit:
 
 
 def add(folder: Path) -> None:
-    shutil.copy(ROOT / "Pulumi.rtx6000-31b.yaml", folder)
+    shutil.copy(ROOT / "examples" / "stacks" / "Pulumi.rtx6000-31b.yaml", folder)
 
 
 def remove(folder: Path) -> None:
