@@ -17,16 +17,16 @@ help:
 
 setup:  ## Install the environment and the Pulumi engine.
 	@test -n "$(PYTHON)" || { echo "setup: no Python 3.11, 3.12 or 3.13 with venv found. Install one, or run: make setup PYTHON=/path/to/python3"; exit 1; }
-	@PYTHONPATH=packages $(PYTHON) -m tools.engine.concurrent_build $(MAKE) --silent $(STAMP)
-	@.venv/bin/python -m tools.link
-	@.venv/bin/python -m authors.stored_settings
-	@.venv/bin/python -m tools.engine
+	@PYTHONPATH=packages $(PYTHON) -m dev.tools.engine.concurrent_build $(MAKE) --silent $(STAMP)
+	@.venv/bin/python -m dev.tools.link
+	@.venv/bin/python -m dev.authors.stored_settings
+	@.venv/bin/python -m dev.tools.engine
 
 # uv installs the locked packages in a seventh of pip's time. It ignores pip's settings, so pip is the fallback.
-$(STAMP): requirements.txt requirements/dev.txt tools/installer.txt
+$(STAMP): requirements.txt requirements/dev.txt dev/tools/installer.txt
 	@echo "setup: packages (30 s) and Pulumi: on PATH, a download, or a 5-minute build"
 	@test -x .venv/bin/python || $(PYTHON) -m venv .venv
-	@.venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r tools/installer.txt || true
+	@.venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r dev/tools/installer.txt || true
 	@echo "setup: installing $$(grep -c '==' requirements/dev.txt) pinned packages into .venv (about 20 seconds the first time)"
 	@.venv/bin/uv pip install --quiet --python .venv/bin/python --require-hashes --compile-bytecode -r requirements/dev.txt || { \
 		echo "setup: uv failed, trying pip with its own index and proxy settings (about two minutes)"; \
@@ -34,7 +34,7 @@ $(STAMP): requirements.txt requirements/dev.txt tools/installer.txt
 	@cp requirements/dev.txt $@
 
 demo: setup  ## Run two stacks through their lifecycle on the local cloud.
-	@.venv/bin/python -m authors.demo
+	@.venv/bin/python -m dev.authors.demo
 
 # Tests wait for processes and servers half of their time, so a few cores run twice as many workers.
 WORKERS = $$(.venv/bin/python -c 'import os; n = os.cpu_count() or 2; print(max(n, min(2 * n, 8)))')
@@ -73,11 +73,11 @@ mutants: setup  #m Change modules of a ROOM, and print what no test notices.
 
 # Environment of pip-audit and zizmor, apart from the project's.
 AUDITORS = { test -x .audit/bin/python || .venv/bin/python -m venv --without-pip .audit; } && \
-	.venv/bin/uv pip install --quiet --python .audit/bin/python --require-hashes -r tools/audit.txt
+	.venv/bin/uv pip install --quiet --python .audit/bin/python --require-hashes -r dev/tools/audit.txt
 
 # Published vulnerabilities of the locked packages. A package that the index does not report on fails too. SECURITY.md names the lock files that are
 # excluded. Each is bound to an older release (gemma_serving/planning/data/advisories.json covers the images).
-AUDITED = requirements.txt requirements/agent.txt requirements/gke.txt requirements/images.txt requirements/dev.txt packages/localcloud/requirements.txt packages/gcp-tpu/requirements.txt packages/loadtest/requirements.txt tools/installer.txt tools/audit.txt tools/site.txt authors/release/backend.txt tests/scripts/connect/clients.txt judges/tpu_compiler/locks/0.32.0.txt
+AUDITED = requirements.txt requirements/agent.txt requirements/gke.txt requirements/images.txt requirements/dev.txt packages/localcloud/requirements.txt packages/gcp-tpu/requirements.txt packages/loadtest/requirements.txt dev/tools/installer.txt dev/tools/audit.txt dev/tools/site.txt dev/authors/release/backend.txt tests/scripts/connect/clients.txt dev/judges/tpu_compiler/locks/0.32.0.txt
 audit: setup  #m Check the locked packages for vulnerabilities.
 	@$(AUDITORS)
 	@failed=0; for file in $(AUDITED); do \
@@ -92,21 +92,21 @@ check: setup  ## Check format, types, imports, workflows and commit messages.
 	@.venv/bin/ruff format --check .
 	@.venv/bin/ruff check .
 	@.venv/bin/pyright
-	@.venv/bin/pyright --project judges
+	@.venv/bin/pyright --project dev/judges
 	@PYTHONPATH=packages:packages/gcp-tpu .venv/bin/lint-imports --no-cache
 	@$(AUDITORS)
 	@.audit/bin/zizmor --offline --no-progress --quiet --strict-collection .github
 
 docs: setup  ## Generate the reference pages.
-	@.venv/bin/python -m authors.docs
-	@.venv/bin/python -m judges.pages
+	@.venv/bin/python -m dev.authors.docs
+	@.venv/bin/python -m dev.judges.pages
 
 # The pages as a site with search, in build/site. Links are strict, pages load nothing from outside, and the search, which Node.js runs,
 # answers the questions of tests/tools/questions.toml.
 # To read it: .venv/bin/python -m http.server --bind 127.0.0.1 --directory build/site
 site: setup  #m Build the pages as a site.
 	@test -x .site/bin/python || .venv/bin/python -m venv --without-pip .site
-	@.venv/bin/uv pip install --quiet --python .site/bin/python --require-hashes -r tools/site.txt
+	@.venv/bin/uv pip install --quiet --python .site/bin/python --require-hashes -r dev/tools/site.txt
 	@.site/bin/mkdocs build --strict
 	@if grep -rlE '<(script|img|link)[^>]* (src|href)="?https?:' --include='*.html' build/site; then echo "site: these pages load files from outside"; exit 1; fi
 	@echo "site: $$(find build/site -name '*.html' | wc -l) pages in build/site"
@@ -130,11 +130,11 @@ lock:  #m Lock the requirements.
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes --constraints requirements.txt requirements/images.in -o requirements/images.txt
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes requirements/dev.in -o requirements/dev.txt
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes -c requirements.txt packages/gcp-tpu/pyproject.toml -o packages/gcp-tpu/requirements.txt
-	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes tools/installer.in -o tools/installer.txt
-	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes tools/audit.in -o tools/audit.txt
-	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes tools/site.in -o tools/site.txt
+	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes dev/tools/installer.in -o dev/tools/installer.txt
+	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes dev/tools/audit.in -o dev/tools/audit.txt
+	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes dev/tools/site.in -o dev/tools/site.txt
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes tests/scripts/connect/clients.in -o tests/scripts/connect/clients.txt
-	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes authors/release/backend.in -o authors/release/backend.txt
+	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes dev/authors/release/backend.in -o dev/authors/release/backend.txt
 
 clean:  ## Remove everything that the other targets made.
 	rm -rf .venv .localcloud .work .oracle .real .site .pytest_cache .ruff_cache .hypothesis build

@@ -1,4 +1,4 @@
-"""docs/reference/settings.md and docs/settings.schema.json, written by `python -m authors.docs`."""
+"""docs/reference/settings.md and docs/settings.schema.json, written by `python -m dev.authors.docs`."""
 
 import json
 import re
@@ -24,7 +24,7 @@ _QUANTITIES: Final = {tuple(DURATION.examples): "duration", tuple(MEMORY.example
 _NONE: Final = "none"
 _INTRODUCTION: Final = f"""# Settings
 
-Written by `python -m authors.docs`; a test fails when this page is out of date.
+Written by `python -m dev.authors.docs`; a test fails when this page is out of date.
 
 All keys are in `Pulumi.<stack>.yaml` under `{PRODUCT}:`; `tpu.zones` is the key `zones` of the block `{PRODUCT}:tpu`.
 `gcp:project` is the Google Cloud project. Default: `GOOGLE_CLOUD_PROJECT`.

@@ -1,4 +1,4 @@
-"""The meaning of labels, metadata keys, guest attributes and phases, by table of docs/authors/contracts.md."""
+"""The meaning of labels, metadata keys, guest attributes and phases, by table of dev/docs/contracts.md."""
 
 import tomllib
 from pathlib import Path

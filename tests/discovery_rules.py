@@ -40,7 +40,7 @@ WITH_GOOGLES_CLIENTS = {
     # the agent on the TPU VM
     ("secretmanager.v1", "secretmanager.projects.secrets.versions.access"),
     ("storage.v1", "storage.objects.get"),
-    # authors.demo, to see the machines and requests
+    # dev.authors.demo, to see the machines and requests
     ("tpu.v2alpha1", "tpu.projects.locations.queuedResources.list"),
     ("tpu.v2alpha1", "tpu.projects.locations.nodes.list"),
 }

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from authors.commands_page import all_commands
-from authors.contract_tables import tables
-from authors.planning_tables import rules_table
+from dev.authors.commands_page import all_commands
+from dev.authors.contract_tables import tables
+from dev.authors.planning_tables import rules_table
 from gemma_serving.contracts.settings_files import shipped_files
 from gemma_serving.scripts.gemma.__main__ import overview
 from gemma_serving.stacks.reference import schema_text

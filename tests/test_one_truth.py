@@ -25,13 +25,13 @@ ROOT = Path(__file__).parents[1]
 APART = ("packages/localcloud", "packages/gcp-tpu")
 """Rooms that stand on their own; their words are counted apart."""
 ROOMS = (
-    "authors",
+    "dev/authors",
     "components",
     *APART,
     "gemma_serving",
     "scripts",
     "stacks",
-    "tools",
+    "dev/tools",
 )
 
 DOCUMENTATION = {"Doc", "description", "help", "epilog"}
@@ -162,7 +162,7 @@ def option_flags() -> Found:
 
 
 def _is_repetition(place: Place) -> bool:
-    """Whether a place repeats a flag. The generated tables of each release's flags (`authors.vllm_flags`) hold them all."""
+    """Whether a place repeats a flag. The generated tables of each release's flags (`dev.authors.vllm_flags`) hold them all."""
     return "Flag(" not in place.text and place.path != "gemma_serving/planning/data/flags.json"
 
 

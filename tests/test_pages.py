@@ -16,7 +16,11 @@ from gemma_serving.scripts.cli.tables import console, paragraph
 from tests.scripts.test_printed_commands import ROOMS, literals
 
 ROOT = Path(__file__).parents[1]
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), *sorted(ROOT.glob("packages/*/*.md"))]
+PAGES = [
+    page
+    for pattern in ("*.md", "docs/**/*.md", "dev/docs/**/*.md", "packages/*/*.md")
+    for page in sorted(ROOT.glob(pattern))
+]
 PLACEHOLDER = re.compile(r"NAME|<|\*|\$|STATE|GROUP")
 
 
@@ -101,7 +105,7 @@ def test_a_page_that_a_text_of_the_product_names_exists_and_another_projects_pag
     found = [
         (path, page[0], page.start() in {one.start() for one in installation._PAGE.finditer(text)}, page["anchor"])
         for path, text in texts_of_the_product()
-        for page in re.finditer(r"docs/[\w/-]+\.md\b(?:#(?P<anchor>[\w-]+))?", text)
+        for page in re.finditer(r"(?:dev/)?docs/[\w/-]+\.md\b(?:#(?P<anchor>[\w-]+))?", text)
     ]
     assert len([one for one in found if one[2]]) > 40
     assert [one for one in found if one[2] != (ROOT / one[1].partition("#")[0]).is_file()] == []
@@ -146,11 +150,11 @@ def test_a_page_is_a_path_in_a_checkout_and_an_address_in_a_wheel(in_a_wheel, mo
 SMALLER = re.compile(
     r'\| <a id="decision-(\d+)"></a>(\d+) \| [^|]+\. \| [^|]+\. \| [0-9a-f]{8} \| \[[^|]+\]\([^|]+\) \|'
 )
-"""A row of docs/decisions/smaller.md: number, decision, reason, commit, page."""
+"""A row of dev/docs/decisions/smaller.md: number, decision, reason, commit, page."""
 
 
 def test_each_decision_is_one_page_or_one_row_and_states_a_decision():
-    pages = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+    pages = sorted((ROOT / "dev" / "docs" / "decisions").glob("*.md"))
     smaller = pages.pop()
     assert smaller.name == "smaller.md"
     rows = [SMALLER.fullmatch(line) for line in smaller.read_text().partition("| --- ")[2].splitlines()[1:]]

@@ -56,7 +56,7 @@ main()
 """,
 }
 """Files by which the engine finds and runs the program of a project's folder, as `gemma init` writes them."""
-_PAGE: Final = re.compile(r"(?<!, )(?<!vLLM )(?<![\w/])docs/[\w/-]+\.md\b")
+_PAGE: Final = re.compile(r"(?<!, )(?<!vLLM )(?<![\w/])(dev/)?docs/[\w/-]+\.md\b")
 """A page of this project. One after a comma or vLLM is of the project before it: `vLLM, docs/usage/security.md`."""
 NEW_FOLDER: Final = "mkdir serving && cd serving && gemma init NAME"
 """Command that writes a project, in every folder."""

@@ -25,7 +25,7 @@ then waits for about a quarter of a request's time. Google's manifests have a fi
 ai-ml/llm-multihost-gpus/vllm-hpa.yaml and ai-ml/vllm-tpu/vllm-hpa.yaml)."""
 _METRICS_AGE_S: Final = 120
 """Assumed: scrapes 15 s apart, Cloud Monitoring, its adapter, and 15 s between two decisions of an autoscaler. With metrics one minute old, the
-real autoscaler added one replica too many when a start took as long as planned (judges/real/kubernetes)."""
+real autoscaler added one replica too many when a start took as long as planned (dev/judges/real/kubernetes)."""
 _MINUTE_S: Final = 60
 _CPU_S_PER_GB: Final = 1.9
 """CPU time of gcsfuse per gigabyte that is read. Measured: gcsfuse 3.11.3 took 1.6 to 1.9 s with buffered reads and 1.9 s without, over HTTP without

@@ -20,6 +20,6 @@ def pulumi(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if not link.exists():
         pytest.skip("`make setup` puts the engine beside the interpreter")
     command = tmp_path_factory.mktemp("engine") / "pulumi"
-    command.write_text(re.sub(r'GEMMA_SERVING_ROOT="[^"]*"', f'GEMMA_SERVING_ROOT="{ROOT}"', link.read_text()))
+    command.write_text(re.sub(r'GEMMA_SERVING_ROOT="[^"]*"', f'GEMMA_SERVING_ROOT="{ROOT}/dev"', link.read_text()))
     command.chmod(0o755)
     return command

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from authors.planning_tables import local_cloud_catalog, provider_machines
+from dev.authors.planning_tables import local_cloud_catalog, provider_machines
 from gemma_serving.planning.data.prices import PRICES
 from gemma_serving.planning.machine.hardware import ACCELERATORS, CLOUD_RUN_GPUS
 from gemma_serving.planning.settings.cloud_run import CloudRunSettings

@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).resolve().parents[2]
 HOMES = [ROOT / "packages" / name for name in ("loadtest", "localcloud")]
 EVERY_HOME = pytest.mark.parametrize("home", HOMES, ids=lambda home: home.name)
-ROOMS = ("authors", "components", "gemma_serving", "scripts", "stacks", "tools")
+ROOMS = ("components", "dev/authors", "dev/tools", "gemma_serving", "scripts", "stacks")
 APART = {
     "__pycache__",
     ".hypothesis",

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from localcloud import environment, services
 
-AUTHORS = Path(__file__).resolve().parents[2] / "docs" / "authors"
+AUTHORS = Path(__file__).resolve().parents[2] / "dev" / "docs"
 INTERNALS = AUTHORS / "local-cloud-internals.md"
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from authors.release import plugins
+from dev.authors.release import plugins
 from gcp_tpu_provider import VERSION
 
 

@@ -4,7 +4,7 @@ import json
 import re
 from pathlib import Path
 
-from authors.provider_tables import tables
+from dev.authors.provider_tables import tables
 from gcp_tpu_provider import VERSION
 from gcp_tpu_provider.properties import inputs, outputs, package_schema
 from gcp_tpu_provider.transport import Pacing
@@ -13,7 +13,9 @@ from tests.agreement.registry_pages import INDEX, INSTALLATION, LANGUAGES, sampl
 
 DOCS = Path(__file__).parents[2] / "docs"
 PROPERTIES = (DOCS / "provider-gcp-tpu-properties.md").read_text()
-PAGE = (DOCS / "provider-gcp-tpu.md").read_text() + (DOCS / "authors" / "provider-gcp-tpu-internals.md").read_text()
+PAGE = (DOCS / "provider-gcp-tpu.md").read_text() + (
+    DOCS.parent / "dev" / "docs" / "provider-gcp-tpu-internals.md"
+).read_text()
 
 
 def test_the_reference_is_the_generated_one():

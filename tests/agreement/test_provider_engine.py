@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
+from dev.tools.engine.language_host import WARM_PROGRAMS
 from localcloud.tests.conftest import Client
 from tests.engine.conftest import cloud_environment
 from tests.engine.warm import warm_programs
 from tests.polling import until
-from tools.engine.language_host import WARM_PROGRAMS
 
 ROOT = Path(__file__).resolve().parents[2]
 PULUMI = Path(sys.executable).with_name("pulumi")

@@ -1,4 +1,4 @@
-"""Each cell of the table in docs/authors/provider-gcp-tpu-internals.md: with the cloud in the state, the operation does what the cell says."""
+"""Each cell of the table in dev/docs/provider-gcp-tpu-internals.md: with the cloud in the state, the operation does what the cell says."""
 
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -13,7 +13,7 @@ from gcp_tpu_provider.tests.cloud import FakeTpu
 from gcp_tpu_provider.tests.harness import Aborted, FakeEngine, wanted
 from localcloud.rest.discovery import document_for
 
-PAGE = (Path(__file__).parents[2] / "docs" / "authors" / "provider-gcp-tpu-internals.md").read_text()
+PAGE = (Path(__file__).parents[2] / "dev" / "docs" / "provider-gcp-tpu-internals.md").read_text()
 HEAD = "| queued resource | node | last `up` | `up` | change in place | refresh | destroy |\n"
 ABSENT = "absent"
 EFFECTS: Mapping[str, str] = {

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from authors import docs
+from dev.authors import docs
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.scripts.cli.command import run_command
 
@@ -24,12 +24,13 @@ def made_once(monkeypatch):
 @pytest.fixture
 def copy(tmp_path, monkeypatch):
     """A copy of the documentation that the command works on."""
-    shutil.copytree(ROOT / "docs", tmp_path / "docs")
+    for folder in ("docs", "dev/docs"):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
     for name in (*docs.PAGES, "README.md"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     monkeypatch.setattr(docs, "ROOT", tmp_path)
-    return tmp_path / "docs"
+    return tmp_path
 
 
 def test_every_generated_page_is_up_to_date(capsys):
@@ -39,13 +40,13 @@ def test_every_generated_page_is_up_to_date(capsys):
 @pytest.mark.parametrize(
     ("page", "line", "planted"),
     [
-        ("docs/authors/contracts.md", r"\| `managed-by` .*\n", "| `planted` | fault |\n"),
+        ("dev/docs/contracts.md", r"\| `managed-by` .*\n", "| `planted` | fault |\n"),
         ("docs/reference/settings.md", r"\| `[^\n]*\n", "| `planted` | fault |\n"),
         ("docs/judged.md", r"makes \d+ ", "makes 12 "),
     ],
 )
 def test_a_generated_part_that_was_edited_by_hand_is_named_and_written_again(copy, capsys, page, line, planted):
-    path = copy.parent / page
+    path = copy / page
     good = path.read_text()
     edited = re.sub(line, planted, good, count=1)
     assert edited != good
@@ -74,7 +75,7 @@ def test_a_wrong_marker_is_one_sentence(page, sentence):
 
 
 def test_a_table_that_no_page_shows_is_refused(copy):
-    page = copy / "authors" / "contracts.md"
+    page = copy / "dev" / "docs" / "contracts.md"
     page.write_text(page.read_text().replace("<!-- generated: phases -->", ""))
     with pytest.raises(ScriptError, match="No page has the marker `<!-- generated: phases -->`"):
-        docs.generated_files(copy.parent)
+        docs.generated_files(copy)

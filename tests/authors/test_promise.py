@@ -8,8 +8,8 @@ import os
 import re
 from pathlib import Path
 
-from authors.commands_page import all_commands
-from authors.contract_tables import tables
+from dev.authors.commands_page import all_commands
+from dev.authors.contract_tables import tables
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.scripts.cli.command_line import described_options
 from gemma_serving.stacks.package.schema import COMPONENTS, inputs_of, outputs_of

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from authors.vllm_flags import flags_of, main
+from dev.authors.vllm_flags import flags_of, main
 
 ENGINE = """
 raise RuntimeError("this must not run")

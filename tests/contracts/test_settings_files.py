@@ -28,6 +28,6 @@ def test_a_users_stacks_are_not_the_projects(tmp_path):
 
 def test_no_test_and_no_page_lists_the_stacks_of_the_checkouts_folder():
     assert LISTED.search('STACKS = list(ROOT.glob("Pulumi.*.yaml"))')
-    paths = (path for room in ("authors", "judges", "tests") for path in (ROOT / room).rglob("*.py"))
+    paths = (path for room in ("dev", "tests") for path in (ROOT / room).rglob("*.py"))
     found = {str(path.relative_to(ROOT)) for path in paths if LISTED.search(path.read_text(encoding="utf-8"))}
     assert found == {"tests/contracts/test_settings_files.py"}

@@ -15,7 +15,8 @@ import pytest
 import requests
 import yaml
 
-from authors.in_local_cloud import copy_room
+from dev.authors.in_local_cloud import copy_room
+from dev.tools.engine.language_host import WARM_PROGRAMS
 from gemma_serving.contracts.fields import to_json
 from gemma_serving.contracts.memory import memory_of
 from gemma_serving.contracts.settings_files import shipped_files
@@ -25,19 +26,17 @@ from localcloud.environment import in_shell
 from localcloud.world.state import StateError, description
 from tests.engine.warm import project_programs, run_python
 from tests.polling import until
-from tools.engine.language_host import WARM_PROGRAMS
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = (
-    "authors",
     "components",
+    "dev",
     "examples",
     "gemma_serving",
     "images",
     "packages",
     "scripts",
     "stacks",
-    "tools",
 )
 LIMIT_S = 480
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from dev.tools.engine import build
+from dev.tools.engine.model import VERSION, cache_root
 from localcloud.go_build import GoProgram, compile_program, compiler, environment, locked, new_folder
-from tools.engine import build
-from tools.engine.model import VERSION, cache_root
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = {"gemma-serving": ROOT / "components", "gcp-tpu": ROOT / "packages" / "gcp-tpu"}
@@ -37,7 +37,7 @@ def command_line(folder):
     link = Path(sys.executable).with_name("pulumi").read_text()
     folder.mkdir(parents=True, exist_ok=True)
     cli = folder / "pulumi"
-    cli.write_text(re.sub(r'GEMMA_SERVING_ROOT="[^"]*"', f'GEMMA_SERVING_ROOT="{ROOT}"', link))
+    cli.write_text(re.sub(r'GEMMA_SERVING_ROOT="[^"]*"', f'GEMMA_SERVING_ROOT="{ROOT}/dev"', link))
     cli.chmod(0o755)
     return cli
 

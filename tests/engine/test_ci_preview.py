@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from dev.tools.engine.language_host import WARM_PROGRAMS
 from gemma_serving.contracts.settings_files import shipped_files
 from gemma_serving.scripts.preview.comment import MARKER
 from gemma_serving.scripts.preview.previews import StackPreview
 from tests.engine.warm import warm_programs
-from tools.engine.language_host import WARM_PROGRAMS
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 import requests
 
-from authors.commands_page import all_commands
+from dev.authors.commands_page import all_commands
 from gemma_serving.contracts.run_record import RunRecord
 from localcloud.callers import SHARED_QUOTA_HEADER
 from tests.engine.conftest import (

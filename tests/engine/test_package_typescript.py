@@ -6,9 +6,9 @@ import shutil
 
 import pytest
 
+from dev.tools.engine import generator
 from tests.engine.conftest import HF_CANARY, PROJECT, ROOT, assert_nowhere_in_clear, open_workspace
 from tests.engine.consumer import PACKAGES, command_line, pulumi_of
-from tools.engine import generator
 
 pytestmark = [
     pytest.mark.engine,

@@ -9,7 +9,7 @@ import shutil
 
 import pytest
 
-from tests.engine.conftest import open_workspace
+from tests.engine.conftest import ROOT, open_workspace
 from tests.scripts.test_commands_page import HAND_WRITTEN, block_commands
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]
@@ -17,8 +17,8 @@ pytestmark = [pytest.mark.engine, pytest.mark.long]
 READERS_FILE = "reads a file of the reader"
 OWN_MODEL = "needs the reader's checkpoint; tests/engine/test_any_model.py"
 UNTIL_CTRL_C = "runs until Ctrl-C"
-COMPILER = "installs and runs Google's compiler for minutes; judges/tests/test_plan.py"
-AGENTS = "needs packages of its own; judges/real/tests/test_agents.py"
+COMPILER = "installs and runs Google's compiler for minutes; dev/judges/tests/test_plan.py"
+AGENTS = "needs packages of its own; dev/judges/real/tests/test_agents.py"
 LOAD = "sends load for minutes; tests/scripts/bench"
 NOT_RUN = {
     "gemma agent": "serves until its client leaves; tests/scripts/agent",
@@ -76,9 +76,7 @@ def place(command):
 def commands():
     """The commands of the user pages, with a stack for each placeholder, in an order in which they can run."""
     # The commands of folder.md run in tests/authors/release/test_project_folder.py.
-    pages = [
-        page for page in HAND_WRITTEN if page.parent.name not in {"authors", "decisions"} and page.name != "folder.md"
-    ]
+    pages = [page for page in HAND_WRITTEN if "dev" not in page.relative_to(ROOT).parts and page.name != "folder.md"]
     lines = [
         "gemma stage_model l4-qat",
         "gemma up tpu-v6e4",

@@ -60,7 +60,7 @@ def printed(capsys, monkeypatch):
 def test_the_demo_does_what_the_readme_says():
     hidden = ("PULUMI_", "GOOGLE_", "CLOUDSDK_")
     done = subprocess.run(
-        [sys.executable, "-m", "authors.demo"],
+        [sys.executable, "-m", "dev.authors.demo"],
         cwd=ROOT,
         env={key: value for key, value in os.environ.items() if not key.startswith(hidden)},
         capture_output=True,
@@ -101,7 +101,7 @@ def test_eight_commands_are_for_a_first_day_and_each_exists():
 def test_every_file_that_the_documents_link_to_exists():
     links = [
         (document, link)
-        for document in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+        for document in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "dev" / "docs").rglob("*.md")]
         for link in re.findall(r"\]\(([^)#\[\]]+)(?:#[^)]*)?\)", document.read_text())
     ]
     assert [str(pair) for pair in links if "://" not in pair[1] and not (pair[0].parent / pair[1]).exists()] == []

@@ -11,10 +11,10 @@ import subprocess
 
 import pytest
 
+from dev.tools.engine.language_host import WARM_PROGRAMS
 from gemma_serving.contracts.settings_files import shipped_files
 from gemma_serving.engine.trial import STATE_VARIABLE
 from tests.engine.conftest import ALICE, FAILURE, HF_CANARY, KEY_CANARY, PROJECT, ROOT, Workspace, open_workspace
-from tools.engine.language_host import WARM_PROGRAMS
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]
 

@@ -1,4 +1,4 @@
-"""`pip install --require-hashes -r requirements.txt` and `python -m tools.link` are enough to deploy and to use the scripts: no local cloud, no test tools."""
+"""`pip install --require-hashes -r requirements.txt` and `python -m dev.tools.link` are enough to deploy and to use the scripts: no local cloud, no test."""
 
 import json
 import os
@@ -77,7 +77,7 @@ def user(workspace, tmp_path_factory):
         workspace.folder / "project",
         project,
         symlinks=True,
-        ignore=shutil.ignore_patterns("authors", "localcloud", ".venv"),
+        ignore=shutil.ignore_patterns("dev", "localcloud", ".venv"),
     )
     environment = project / ".venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
@@ -88,7 +88,7 @@ def user(workspace, tmp_path_factory):
     variables = {name: value for name, value in workspace.environment.items() if name != "PYTHONPATH"}
     made = Workspace(folder, {**variables, "PATH": path, "VIRTUAL_ENV": str(environment)})
     assert made.run(python(made), *FROM_ELSEWHERE, expect=1).err.endswith("No module named 'gcp_tpu_provider'\n")
-    made.run(python(made), "-m", "tools.link")
+    made.run(python(made), "-m", "dev.tools.link")
     return made
 
 
@@ -107,7 +107,7 @@ def test_the_environment_has_nothing_of_the_local_cloud_and_the_tests(user):
 def test_the_pages_lines_let_it_find_the_packages_of_its_own_checkout(user):
     page = PAGE.read_text()
     assert ".venv/bin/pip install --require-hashes -r requirements.txt\n" in page
-    assert ".venv/bin/python -m tools.link " in page
+    assert ".venv/bin/python -m dev.tools.link " in page
     found = user.run(python(user), *FROM_ELSEWHERE).out.strip()
     assert Path(found).is_relative_to(user.folder / "project" / "packages" / "gcp-tpu")
 

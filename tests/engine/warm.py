@@ -11,8 +11,8 @@ import tempfile
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from dev.tools.engine.language_host import NUMBER, read_exactly, start_fork
 from tests.polling import until
-from tools.engine.language_host import NUMBER, read_exactly, start_fork
 
 ROOT = Path(__file__).resolve().parents[2]
 _STARTED = []

@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
-from tools.engine.language_host import NUMBER, read_exactly
+from dev.tools.engine.language_host import NUMBER, read_exactly
 
 COMMANDS = ("pydantic", "requests", "google.auth.transport.requests", "rich.console", "rich.table", "yaml")
 """Packages of commands. The SDK of programs has protocol buffers that the client of Cloud Storage cannot load beside its own."""
@@ -163,7 +163,7 @@ def _become(order: Mapping[str, object], streams: Sequence[int]) -> None:
         arguments = cast("list[str]", order["arguments"])
         sys.argv = arguments
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        for name in [name for name in sys.modules if name.partition(".")[0] in {"tests", "tools"}]:
+        for name in [name for name in sys.modules if name.partition(".")[0] in {"dev", "tests"}]:
             del sys.modules[name]  # this process's own, from another checkout
         sys.path[0] = str(order["folder"])
         _forget_project(sys.path[0])

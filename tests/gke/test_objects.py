@@ -31,7 +31,7 @@ TARGETS = {
     "tpu-v6e4": ("google.com/tpu", "4", V6E | {"cloud.google.com/gke-tpu-topology": "2x2"}),
     "tpu-v6e8": ("google.com/tpu", "8", V6E | {"cloud.google.com/gke-tpu-topology": "2x4"}),
 }
-"""Resource, count and labels, as Google's published manifests select them (judges/real/kubernetes/nodes.toml has the sources)."""
+"""Resource, count and labels, as Google's published manifests select them (dev/judges/real/kubernetes/nodes.toml has the sources)."""
 
 
 def settings_of(stack, **changes):

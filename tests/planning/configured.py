@@ -1,4 +1,4 @@
-"""Servers of edited stacks, and vLLM's stored answers about them (`make -C judges configurations`)."""
+"""Servers of edited stacks, and vLLM's stored answers about them (`make -C dev/judges configurations`)."""
 
 import hashlib
 import json
@@ -130,7 +130,7 @@ def contradictions(rows: Iterable[Row]) -> Iterator[Contradiction]:
 def _contradiction(row: Row, server: Configured | None, release: str, refusal: str) -> str:
     """Return how an answer contradicts the plan of a row's server; empty if it does not. Other words than those that were asked contradict, too."""
     if server is None or server.digest != row.words:
-        return "other words than asked: make -C judges configurations"
+        return "other words than asked: make -C dev/judges configurations"
     if release in OTHER_RELEASES:
         server = configured(row.stack, row.edits, release=OTHER_RELEASES[release]) or server
     if refusal:

@@ -256,7 +256,7 @@ def test_what_watches_a_stack_costs_its_conditions_and_samples_and_fires_above_a
     assert observability_usd_per_month(subject) == pytest.approx(usd[collects])
     of_metrics = pytest.approx(usd[True] - usd[False]) if enabled or collects else None
     assert running_costs(subject).metrics_usd_per_month == of_metrics
-    # What is watched by default may cost this much (docs/decisions/0040-watched-by-default.md).
+    # What is watched by default may cost this much (dev/docs/decisions/0040-watched-by-default.md).
     assert policies == "all" or max(usd.values()) < 4.0
     hourly = subject.cost.usd_per_hour
     fires = (daily_usd or hourly * (24 * least or 8)) if is_service else daily_usd if collects else None

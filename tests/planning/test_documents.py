@@ -35,7 +35,7 @@ def test_explain_names_the_figures_that_are_far_from_a_plan_in_one_line_with_the
     )
     assert "Documents" not in near
     (line,) = far["Documents"]
-    assert line.startswith("far from this plan, for the reasons in docs/authors/documents.md: ")
+    assert line.startswith("far from this plan, for the reasons in dev/docs/documents.md: ")
     assert "001: restart with the cache, s under 10; " in line
 
 

@@ -44,7 +44,7 @@ def resolved(model: str, accelerator: str, quantization: str | None = None, **op
     [("E2B-it", 2.32275), ("E4B-it", 3.71792), ("12B-it", 6.50137), ("26B-A4B-it", 15.30885), ("31B-it", 14.59767)],
 )
 def test_a_chip_of_four_has_the_weights_that_upstreams_own_server_has_there(model: str, gib: float):
-    """Built without a TPU: docs/authors/compiled.md."""
+    """Built without a TPU: dev/docs/compiled.md."""
     assert weights_of(resolved(model, "v6e-4")).device / GIB == pytest.approx(gib, abs=0.0002)
 
 
@@ -63,7 +63,7 @@ def test_each_chip_of_a_slice_holds_the_logits_of_every_proposal_whole():
 
 
 def test_the_start_up_of_speculative_decoding_keeps_the_inputs_of_all_programs():
-    """Summed over the programs that upstream's own server lists: docs/authors/compiled.md."""
+    """Summed over the programs that upstream's own server lists: dev/docs/compiled.md."""
     ngram = {"method": "ngram", "num_speculative_tokens": 3}
     figures = (("v6e-4", 256, 27.616, 2.25), ("v6e-4", 32, 1.79, 0.281), ("v6e-1", 256, 32.1, 2.25))
     for accelerator, sequences, inputs_gib, largest_gib in figures:

@@ -143,7 +143,7 @@ def test_a_mount_with_buffered_reads_is_the_default_and_a_plain_one_starts_too_l
 
 
 def test_a_mount_with_buffered_reads_has_no_second_reader():
-    """With `prefetch`, vLLM's thread and its loader each fetch the bytes (judges/real/tests/test_mount.py)."""
+    """With `prefetch`, vLLM's thread and its loader each fetch the bytes (dev/judges/real/tests/test_mount.py)."""
     asked = Question().changed(model="google/gemma-4-12B-it-qat-w4a16-ct", accelerator="L4")
     assert plan(asked).vllm.safetensors_load_strategy is None
     assert plan(asked.changed(weights_mode="fuse")).vllm.safetensors_load_strategy == "prefetch"

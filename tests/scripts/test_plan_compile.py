@@ -30,14 +30,14 @@ def test_where_the_judges_are_missing_one_sentence_says_how_to_get_them(tmp_path
     assert main([*WORDS]) == 2
     printed = capsys.readouterr()
     assert json.loads(printed.out)["exit_code"] == 2
-    assert "--compile needs the folder judges/ of the repository" in printed.err
+    assert "--compile needs the folder dev/judges/ of the repository" in printed.err
     assert "4 GB" in printed.err
 
 
 @pytest.mark.parametrize(("code", "own"), [(0, 0), (1, 1), (2, 2), (130, 130), (137, 1)])
 def test_the_judge_gets_the_words_and_decides_the_exit_code(tmp_path, monkeypatch, capfd, code, own):
-    judge = tmp_path / "judges" / "plan.py"
-    judge.parent.mkdir()
+    judge = tmp_path / "dev" / "judges" / "plan.py"
+    judge.parent.mkdir(parents=True)
     judge.write_text(f"import sys; print(sys.argv[1:]); sys.exit({code})")
     monkeypatch.setattr(compiling, "_ROOT", tmp_path)
     monkeypatch.chdir(tmp_path)

@@ -164,7 +164,7 @@ DEFAULT = "the default with `minInstances: 0` and weights in the stack's own buc
 """When a Cloud Run service archives programs although its file does not say so."""
 
 
-@pytest.mark.parametrize("page", ["SECURITY.md", "docs/authors/signed-archives.md", "docs/cloud-run.md"])
+@pytest.mark.parametrize("page", ["SECURITY.md", "dev/docs/signed-archives.md", "docs/cloud-run.md"])
 def test_the_pages_say_when_programs_are_archived_by_default(page):
     assert DEFAULT in (ROOT / page).read_text()
     for least, weights, bucket in product((0, 1), ("bucket", "hub"), ({}, {"existing": "theirs"})):
@@ -177,7 +177,7 @@ ON_TPU = "the default with flex-start, spot or `maxRunDuration` and without `buc
 """The same for a TPU VM."""
 
 
-@pytest.mark.parametrize("page", ["SECURITY.md", "docs/authors/signed-archives.md", "docs/tpu-advanced.md"])
+@pytest.mark.parametrize("page", ["SECURITY.md", "dev/docs/signed-archives.md", "docs/tpu-advanced.md"])
 def test_the_pages_say_when_a_tpu_vm_archives_programs_by_default(page):
     assert ON_TPU in (ROOT / page).read_text()
     forms = {"flex-start": True, "spot": True, "standard": False}

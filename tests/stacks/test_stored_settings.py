@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from authors.stored_settings import packed
+from dev.authors.stored_settings import packed
 from gemma_serving.planning.settings import reading, stored
 from gemma_serving.planning.settings.bucket import BucketSettings
 from gemma_serving.planning.settings.stack import Settings
@@ -38,7 +38,7 @@ print(code, sorted({"pydantic", "pydantic_core"} & {*sys.modules}), file=sys.std
 @pytest.fixture(scope="module")
 def file(tmp_path_factory):
     path = tmp_path_factory.mktemp("stored") / "core_schema.msgpack"
-    subprocess.run([sys.executable, "-m", "authors.stored_settings", path], cwd=ROOT, check=True, timeout=60)
+    subprocess.run([sys.executable, "-m", "dev.authors.stored_settings", path], cwd=ROOT, check=True, timeout=60)
     return path
 
 
@@ -117,7 +117,7 @@ def test_a_check_without_a_name_cannot_be_stored():
 
 
 def test_a_plan_of_a_stack_reads_its_settings_without_pydantic():
-    subprocess.run([sys.executable, "-m", "authors.stored_settings"], cwd=ROOT, check=True, timeout=60)
+    subprocess.run([sys.executable, "-m", "dev.authors.stored_settings"], cwd=ROOT, check=True, timeout=60)
     done = subprocess.run(
         [sys.executable, "-c", PLAN], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
     )

@@ -5,7 +5,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
-WITHOUT_TYPES = {"judges", "tests"}  # judges have a pyproject.toml of their own
+WITHOUT_TYPES = {"dev/judges", "tests"}  # judges have a pyproject.toml of their own
 LINKED = {
     path.name for path in (ROOT / "gemma_serving").iterdir() if path.is_symlink() and (path / "__init__.py").is_file()
 }
@@ -13,11 +13,13 @@ LINKED = {
 WITHOUT_IMPORTS = {"examples", "images", "tests"}  # run alone or copied into an image; not imported by a room
 
 
-def rooms():
-    """The folders on top that have Python files, with the packages in the place of their folder."""
-    for folder in sorted(path for path in ROOT.iterdir() if path.is_dir() and path.name.isidentifier()):
-        if next(folder.rglob("*.py"), None):
-            yield folder.name
+def rooms(top=ROOT):
+    """The folders of Python files on top, and those of `dev/`."""
+    for folder in sorted(path for path in top.iterdir() if path.is_dir() and path.name.isidentifier()):
+        if folder.name == "dev":
+            yield from rooms(folder)
+        elif next(folder.rglob("*.py"), None):
+            yield folder.relative_to(ROOT).as_posix()
 
 
 def packages():
@@ -33,6 +35,8 @@ def test_pyright_reads_every_room():
 
 def test_import_linter_reads_every_room():
     known = set(TOOLS["importlinter"]["root_packages"])
-    assert (set(rooms()) - {"packages"} - LINKED | set(packages())) - known == WITHOUT_IMPORTS
+    assert (
+        {room.partition("/")[0] for room in rooms()} - {"packages"} - LINKED | set(packages())
+    ) - known == WITHOUT_IMPORTS
     (circles,) = (each for each in TOOLS["importlinter"]["contracts"] if each["type"] == "acyclic_siblings")
     assert known == set(circles["ancestors"])

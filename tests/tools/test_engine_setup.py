@@ -14,9 +14,9 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from tools.engine import concurrent_build, model, release, setup
-from tools.engine.__main__ import main
-from tools.engine.model import LANGUAGE_EXEC, LANGUAGE_HOST, VERSION, EngineError, Source
+from dev.tools.engine import concurrent_build, model, release, setup
+from dev.tools.engine.__main__ import main
+from dev.tools.engine.model import LANGUAGE_EXEC, LANGUAGE_HOST, VERSION, EngineError, Source
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -153,7 +153,7 @@ def test_the_json_report_is_one_object(bare, capsys):
 
 
 def test_the_version_that_is_built_is_the_version_that_the_module_files_require(subtests):
-    text = (ROOT / "tools" / "engine" / "golang" / "go.mod").read_text()
+    text = (ROOT / "dev" / "tools" / "engine" / "golang" / "go.mod").read_text()
     for module in ("pkg/v3", "sdk/v3"):
         with subtests.test(module):
             assert f"github.com/pulumi/pulumi/{module} v{VERSION}" in text
@@ -168,7 +168,7 @@ def runner(tmp_path):
         (tmp_path / "home").mkdir()
         checkout = tmp_path / "checkout"
         checkout.mkdir()
-        for name in ("tools", "packages"):
+        for name in ("dev", "packages"):
             (checkout / name).symlink_to(ROOT / name)
         variables = {
             "HOME": str(tmp_path / "home"),

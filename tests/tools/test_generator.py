@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from dev.tools.engine import generator
+from dev.tools.engine.model import EngineError
 from gcp_tpu_provider.properties import package_schema
 from localcloud.go_build import compiler
 from tests.agreement.registry_pages import samples
 from tests.engine.consumer import PACKAGES, pulumi_of
-from tools.engine import generator
-from tools.engine.model import EngineError
 
 NO_LOADER = "127.0.0.1:1"
 """No schema of this project refers to another package."""

@@ -12,7 +12,7 @@ import pytest
 from google.protobuf.struct_pb2 import Struct
 from pulumi.runtime.proto import language_pb2, language_pb2_grpc
 
-from tools.engine import dependencies, language_host
+from dev.tools.engine import dependencies, language_host
 
 pytestmark = pytest.mark.long
 

@@ -80,7 +80,11 @@ def test_no_program_is_started_by_a_name_that_only_a_checkout_has():
     assert len(paths) > 400
     found = {path.relative_to(ROOT).as_posix(): bare_modules(path.read_text()) for path in paths}
     assert {name: names for name, names in found.items() if names} == {}
-    scripts = [*(ROOT / "scripts").rglob("*.sh"), *(ROOT / ".github").rglob("*.yml"), *(ROOT / "docs").rglob("*.md")]
+    scripts = [
+        *(ROOT / "scripts").rglob("*.sh"),
+        *(ROOT / ".github").rglob("*.yml"),
+        *(page for room in ("docs", "dev/docs") for page in (ROOT / room).rglob("*.md")),
+    ]
     scripts += [path for path in (ROOT / "docs" / "clients").rglob("*") if path.is_file()]
     started = re.compile(r"-m[ ,\"']+(scripts|components|stacks)\.")
     assert [path.relative_to(ROOT).as_posix() for path in scripts if started.search(path.read_text())] == []

@@ -17,15 +17,15 @@ PRODUCT = (
     "gemma_serving",
     "scripts",
     "stacks",
-    "tools",
-    "judges/tpu_compiler",
+    "dev/tools",
+    "dev/judges/tpu_compiler",
 )
 AGENT = ROOT / "scripts" / "agent"
 GKE = ROOT / "components" / "gke_model_server.py"
 IMAGE = ROOT / "components" / "serving_image.py"
-CHILD = ROOT / "judges" / "tpu_compiler" / "server"
-"""Runs in an environment of its own, whose packages are in `judges/tpu_compiler/locks/`."""
-OWN = {"authors", "gcp_tpu_provider", "gemma_serving", "judges", "loadtest", "localcloud", "tests", "tools"}
+CHILD = ROOT / "dev" / "judges" / "tpu_compiler" / "server"
+"""Runs in an environment of its own, whose packages are in `dev/judges/tpu_compiler/locks/`."""
+OWN = {"dev", "gcp_tpu_provider", "gemma_serving", "loadtest", "localcloud", "tests"}
 SHARED = {"google"}
 """Import names of several distributions: which one is meant, a name does not say."""
 WRITTEN = {"beside", "googlecloudsdk"}
@@ -78,10 +78,10 @@ def test_the_product_names_what_it_imports_and_each_extra_its_own_packages():
 
 
 def test_the_tests_and_the_authors_name_what_they_import():
-    own = (ROOT / "judges/real_vllm", ROOT / "judges/real/read_weights.py")  # they run in vLLM's environment
+    own = (ROOT / "dev/judges/real_vllm", ROOT / "dev/judges/real/read_weights.py")  # they run in vLLM's environment
     files = {
         path
-        for room in ("authors", "tests")
+        for room in ("dev/authors", "tests")
         for path in (ROOT / room).rglob("*.py")
         if not any(path.is_relative_to(one) for one in own)
     }

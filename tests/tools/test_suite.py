@@ -80,7 +80,7 @@ BUDGET = 6_000
 
 
 def test_the_budget_is_the_same_wherever_it_is_set():
-    assert f"The budget is {BUDGET:,} fixed loops." in (ROOT / "docs/authors/testing.md").read_text()
+    assert f"The budget is {BUDGET:,} fixed loops." in (ROOT / "dev/docs/testing.md").read_text()
     for name in (".ci/run", ".github/workflows/test.yml", "CONTRIBUTING.md"):
         assert set(re.findall(r"BUDGET=([0-9]+)", (ROOT / name).read_text())) == {str(BUDGET)}, name
 
@@ -98,7 +98,7 @@ def long_tests(path):
 
 
 def test_each_promise_that_only_the_long_suite_proves_has_a_long_test():
-    page = (ROOT / "docs/authors/testing.md").read_text()
+    page = (ROOT / "dev/docs/testing.md").read_text()
     (table,) = re.findall(r"## Proved only by `make long`\n(.*?)\n## ", page, flags=re.DOTALL)
     rows = [line for line in table.splitlines() if line.startswith("| ")][2:]
     named = [re.fullmatch(r"\| [^|]+ \| `(tests/[\w/]+\.py)::(\w+)` \|", row) for row in rows]

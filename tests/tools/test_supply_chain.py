@@ -19,17 +19,17 @@ LOCKED = sorted(
     ]
 )
 APART = [
-    ROOT / "tools" / "installer.txt",
-    ROOT / "judges" / "real_vllm" / "requirements.txt",
-    ROOT / "tools" / "audit.txt",
-    ROOT / "tools" / "site.txt",
-    ROOT / "authors" / "release" / "backend.txt",
+    ROOT / "dev" / "tools" / "installer.txt",
+    ROOT / "dev" / "judges" / "real_vllm" / "requirements.txt",
+    ROOT / "dev" / "tools" / "audit.txt",
+    ROOT / "dev" / "tools" / "site.txt",
+    ROOT / "dev" / "authors" / "release" / "backend.txt",
     ROOT / "tests" / "scripts" / "connect" / "clients.txt",
 ]
 """Locks of environments that share nothing with the project's: installer, real vLLM, auditor, site, build backend, three clients."""
-COMPILER = ROOT / "judges" / "tpu_compiler" / "locks"
+COMPILER = ROOT / "dev" / "judges" / "tpu_compiler" / "locks"
 """Locks of the TPU compiler, by release."""
-OVERRIDES = ROOT / "judges" / "real_vllm" / "overrides.txt"
+OVERRIDES = ROOT / "dev" / "judges" / "real_vllm" / "overrides.txt"
 PIN = re.compile(r"(?P<pin>[\w.-]+==[\w.!+-]+)(?: ; [^\\]+)? \\")
 HASH = re.compile(r"    --hash=sha256:(?P<hash>[0-9a-f]{64})(?: \\)?")
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -98,7 +98,8 @@ def test_every_lock_is_audited_each_night_or_named_on_the_security_page():
 
 
 def test_every_command_that_installs_requires_the_hashes():
-    texts = {path: path.read_text() for path in [ROOT / "Makefile", *ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]}
+    pages = (page for pattern in ("*.md", "docs/**/*.md", "dev/docs/**/*.md") for page in ROOT.glob(pattern))
+    texts = {path: path.read_text() for path in [ROOT / "Makefile", *pages]}
     texts |= {
         path: path.read_text()
         for path in [*ROOT.glob("*/README.md"), *ROOT.glob("packages/*/README.md"), *WORKFLOWS, *ROOT.glob(".ci/*")]

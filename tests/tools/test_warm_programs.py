@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from dev.tools.engine.language_host import start_fork
 from tests.polling import until
-from tools.engine.language_host import start_fork
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """

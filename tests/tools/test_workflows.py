@@ -44,13 +44,13 @@ ACTIONS = {path.parent.name: yaml.safe_load(path.read_text()) for path in (GITHU
 PARSED = Path(__file__).parents[1] / "fixtures" / "gcloud" / "ci.txt"
 WRITES = {"deploy.yml": "deploy", "teardown.yml": "teardown-by-hand"}
 RELEASE = "release.yml"
-"""Its page is docs/authors/releasing.md; tests/authors/release/test_workflow.py compares them."""
+"""Its page is dev/docs/releasing.md; tests/authors/release/test_workflow.py compares them."""
 PROGRAM = re.compile(r"(^|[/(])(gemma|pulumi)$|^(scripts|authors|judges|tools|localcloud|gemma_serving)(\.|$)")
 """A word that names a program or module of the product."""
 OWN_OPTION = re.compile(r"\$\{\w+:\+--[\w-]+=")
 """The start of an option that is passed only with a value, in one word."""
 UPSTREAM = ("nightly.yml", RELEASE)
-"""Workflows that a copy of this repository does not run; docs/authors/releasing.md sets their variables."""
+"""Workflows that a copy of this repository does not run; dev/docs/releasing.md sets their variables."""
 GOOGLE = set(re.findall(r"vars\.(GCP_\w+)", str(WORKFLOWS)))
 """The repository variables about Google that any workflow reads."""
 

@@ -2,7 +2,7 @@
 
 The hub and local folders are read in parts. A file of several is written as temporary objects
 `PARTS/PREFIX/NAME/START-END`, which Cloud Storage joins. They are the only state. A later run reads
-the source again, uploads missing or different parts, and hashes every byte (docs/decisions/smaller.md#decision-27).
+the source again, uploads missing or different parts, and hashes every byte (dev/docs/decisions/smaller.md#decision-27).
 Another bucket is copied within Google. A manifest is deleted before the first change of its folder and written after the last.
 """
 

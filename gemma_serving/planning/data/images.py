@@ -1,7 +1,7 @@
 """Server images by name: repository, digest, and supported features.
 
 A stack names an entry of images.json (`image: vllm-tpu`). To upgrade every stack, change the entry there.
-A release that gemma_serving/planning/data/flags.json lacks needs its flags there: `python -m authors.vllm_flags vllm-X.Y.Z.tar.gz`.
+A release that gemma_serving/planning/data/flags.json lacks needs its flags there: `python -m dev.authors.vllm_flags vllm-X.Y.Z.tar.gz`.
 """
 
 from collections.abc import Mapping

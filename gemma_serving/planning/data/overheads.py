@@ -3,7 +3,7 @@
 Plain numbers are rows of overheads.json and, for the speed of GPUs, gpu_speed.json, which `constant` reads. Those of one TPU generation are in its
 row of machines.json (`planning.machine.hardware.Accelerator.measured`). They are properties of vLLM, CUDA, XLA, Cloud Storage FUSE and the platforms,
 the same for every model: bytes, or seconds per byte, layer or graph, never a deployment's result.
-Memory constants follow from vLLM's code and its logs for other models. Rates are fitted to published logs; docs/authors/accuracy.md lists
+Memory constants follow from vLLM's code and its logs for other models. Rates are fitted to published logs; dev/docs/accuracy.md lists
 the rows that are therefore not independent checks. A speed of GPUs changes only if two sources of different cards or publishers agree; one with
 a single source states that, and its band is wide. If sources disagree, correct the value here.
 """

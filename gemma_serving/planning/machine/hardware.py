@@ -229,7 +229,7 @@ NEW_PROJECT_MEMORY_GIB: Final = 40
 
 
 REVISIONS_AT_AN_UPDATE: Final = 2
-"""Revisions whose instances count during an update: the old and the new one (docs/authors/assumptions.md, run-quota-at-an-update)."""
+"""Revisions whose instances count during an update: the old and the new one (dev/docs/assumptions.md, run-quota-at-an-update)."""
 
 
 def cloud_run_vcpu(host: Host) -> tuple[int, ...]:

@@ -142,7 +142,7 @@ def _compiler_bytes(resolved: Resolved) -> float:
     (vllm-project/vllm#54122 and #54383).
 
     Logs prove the copy of a server for text only: 17 of 17 KV caches are closer with it, and one contradicts it. With a draft model it is only
-    derived: one row is for it, and one against (docs/authors/planner-internals.md has the rows).
+    derived: one row is for it, and one against (dev/docs/planner-internals.md has the rows).
     """
     spec, drafts = resolved.spec, resolved.speculative_tokens > 0 and named_drafter(resolved.vllm) is not None
     if resolved.eager or is_before(resolved, TUNES_WHILE_COMPILING):

@@ -5,7 +5,7 @@ a request, sliding layers min(window - 1 + tokens in flight, max-model-len) and 
 the tokens of one step, or of two (`planning.question.releases.tokens_in_flight`). The larger page of the layer kinds is used for
 all; the other kind gets longer blocks, or unused bytes if its page does not divide the larger one (unify_kv_cache_spec_page_size, from 0.24.0 on; a scale
 per token and head does that to Gemma 4). Layers form groups of equal size, and a block is one page of each layer of one group. The
-tokens that vLLM logs are concurrency x max-model-len. `make -C judges oracle PART=pages` compares layouts with vLLM's own.
+tokens that vLLM logs are concurrency x max-model-len. `make -C dev/judges oracle PART=pages` compares layouts with vLLM's own.
 
 TPU (tpu-inference, runner/kv_cache_manager.py and the ragged paged attention kernel): every layer with its own cache stores the full
 length. KV heads are padded to the tensor-parallel size; the two numbers of each head are packed into 32-bit words, 2 of bf16 or 4 of

@@ -1,7 +1,7 @@
 """Memory of compiled programs on one TPU device, outside `gpu_memory_utilization`, as a sum of named parts.
 
 A step's temporaries and the sampler's are never used at the same time, so the larger one counts. The code of all programs stays loaded.
-Google's compiler says what steps, sampling, verification and code take (docs/authors/compiled.md, which also names what is fitted or assumed).
+Google's compiler says what steps, sampling, verification and code take (dev/docs/compiled.md, which also names what is fitted or assumed).
 With speculative decoding, the start-up also keeps inputs: vLLM on TPU stores the inputs of every compiled program until all programs
 of a group have run once (tpu-inference 0.23.0 to 0.32.0, runner/compilation_manager.py, `_run_compilation` and `_flush_compilations`), and
 the group of speculative decoding has pairs of all batch sizes, most of them whole on each device.
@@ -78,7 +78,7 @@ def step_gib(resolved: Resolved, tokens: int) -> float:
 
     Copies in bf16 of the hidden state and of the columns of the feed-forward block that the device has, and of the embeddings of each layer and each
     expert's input, which need more per token in a long step. Fitted to half of the programs that Google's compiler compiled
-    (docs/authors/compiled.md).
+    (dev/docs/compiled.md).
     """
     spec = resolved.spec
     experts = max((group.experts.active for group in spec.groups if group.experts is not None), default=0)

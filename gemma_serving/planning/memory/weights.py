@@ -14,7 +14,7 @@ Rules (vLLM 0.23, gemma4.py and its layers; tpu-inference, gemma4.py):
   implementation (12B) use its PyTorch path, which keeps the copies and a separate output head.
 - On TPU, position tables of the image encoder, the projection of per-layer embeddings, and the embedder of 12B but for its patches are whole on
   each device; the JAX implementation divides key and value projections evenly and has the router in fp32. Seen in upstream's own server,
-  built without a TPU (docs/authors/compiled.md): 31B on four chips has 14.598 GiB of weights, as its machine logs.
+  built without a TPU (dev/docs/compiled.md): 31B on four chips has 14.598 GiB of weights, as its machine logs.
 - The grouped matrix product of vLLM on TPU (backend GMM_TP, layers/common/process_weights/moe_weights.py, get_w13_padding_config)
   pads each device's part of every expert's gate and up projections to a multiple of 128 columns; down projections keep their rows.
   The boot log of 26B-A4B at tensor parallelism 4 shows 704 columns stored as 1,024, and 15.29 GiB of weights on each chip

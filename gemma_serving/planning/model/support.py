@@ -2,7 +2,7 @@
 
 A row applies to everything it names; empty fields match anything. The first matching row decides.
 To record a new capability of an image, add a row to gemma_serving/planning/data/support.json, above the one that it overrides. A bound is the
-first tag, or the first release's wheel, that contains the change, never the date of a merge: `python -m judges.releases` compares both.
+first tag, or the first release's wheel, that contains the change, never the date of a merge: `python -m dev.judges.releases` compares both.
 """
 
 import re

@@ -2,7 +2,7 @@
 
 Source: tpu-inference 0.29 to 0.32, models/common/model_loader.py and models/jax/utils/qwix/qwix_utils.py; qwix, _src/qconfig.py. The rules are applied
 to the loaded bf16 model, and only to a model with a JAX implementation. The first rule whose pattern matches the whole path of a module decides.
-Only what the language model multiplies is converted: embeddings, output head, and towers stay in bf16 (docs/authors/compiled.md).
+Only what the language model multiplies is converted: embeddings, output head, and towers stay in bf16 (dev/docs/compiled.md).
 """
 
 import re

@@ -136,7 +136,7 @@ class StartupPlan(Struct, frozen=True, kw_only=True):
     total_low_s: float
     total_high_s: float
     """The total with loading and compiling at their low and at their high end; the image as planned. At the high end nothing runs side by side,
-    as on a disk that the image alone and the weights alone use up (judges/real/tests/test_start.py)."""
+    as on a disk that the image alone and the weights alone use up (dev/judges/real/tests/test_start.py)."""
     probe_budget_s: int
     """Startup-probe budget to configure: the predicted start with a margin."""
     probe_limit_s: int | None

@@ -1,6 +1,6 @@
 """Refusals of vLLM's own configuration: conditions on the words of a server, read from a table.
 
-The simulated server has a copy of the table. `make -C judges configurations` asks vLLM itself, and a test compares its answers with the plan.
+The simulated server has a copy of the table. `make -C dev/judges configurations` asks vLLM itself, and a test compares its answers with the plan.
 """
 
 import math

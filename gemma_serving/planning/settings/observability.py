@@ -83,7 +83,7 @@ class MetricsSettings(Block):
 OBSERVABILITY_PLATFORMS: Final = frozenset({"tpu-vm", "cloud-run"})
 """Platforms of stacks, which can have alerts and a collector."""
 COLLECTS_BY_DEFAULT: Final = frozenset({"tpu-vm"})
-"""Platforms on which a stack with alerts has a collector by default (docs/decisions/0040-watched-by-default.md). A Cloud Run revision whose
+"""Platforms on which a stack with alerts has a collector by default (dev/docs/decisions/0040-watched-by-default.md). A Cloud Run revision whose
 collector's image cannot be pulled never starts; the server of a TPU VM does."""
 
 

@@ -1,6 +1,6 @@
 """pydantic's schema of a block as a file, which pydantic_core reads without pydantic: importing and asking pydantic takes a third of a plan of a stack.
 
-`python -m authors.stored_settings` writes the file. It counts for one version of pydantic_core, and for the bytes of the modules that it was made of.
+`python -m dev.authors.stored_settings` writes the file. It counts for one version of pydantic_core, and for the bytes of the modules that it was made of.
 """
 
 import hashlib

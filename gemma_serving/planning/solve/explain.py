@@ -54,7 +54,7 @@ def _far(subject: Subject) -> str:
         for row in typed_file("documents.json", tuple[DocumentFigure, ...])
         if (row.model, row.accelerator) == place
     ]
-    return f"far from this plan, for the reasons in docs/authors/documents.md: {'; '.join(figures)}" if figures else ""
+    return f"far from this plan, for the reasons in dev/docs/documents.md: {'; '.join(figures)}" if figures else ""
 
 
 def _model(subject: Subject) -> Iterator[str]:

@@ -3,7 +3,7 @@
 The table is learned from measured sweep points (`tests/planning/corpus/sweeps.csv`) that set no constant, planned with the rounds of their benchmark. Each
 publisher is left out once: nine of ten points are inside the others' band, as wide as here. One publisher has all points of TPUs, so their
 bands are widened by the factor that the bands of GPUs need for that. What is unexplained moves the slow end in addition.
-`judges/tests/test_bands.py` learns the table again and compares, so it changes with the corpus and the formulas.
+`dev/judges/tests/test_bands.py` learns the table again and compares, so it changes with the corpus and the formulas.
 """
 
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ class Spread(Struct, frozen=True, kw_only=True):
 BANDS: Final[Mapping[tuple[Figure, Kind], Spread]] = {
     # The corpus has too few points of GPUs with a time per token: assumed.
     ("tpot", "gpu"): Spread(low=0.7, high=2.0, points=0),
-    # python -m judges.accuracy.bands
+    # python -m dev.judges.accuracy.bands
     ("rate", "gpu"): Spread(low=0.53, high=1.44, points=41, publishers=4),
     ("rate", "tpu"): Spread(low=0.5, high=1.45, points=85, publishers=1),
     ("tpot", "tpu"): Spread(low=0.61, high=1.27, points=74, publishers=1),

@@ -6,7 +6,7 @@ prompt at a time is computed in part, prompts wait for each other but never for 
 
 With asynchronous scheduling, a step is scheduled while the one before it runs. A request that arrives then waits for both.
 
-The time that steps take is not part of this module: a wait is a number of steps, so it is the same on every accelerator. `judges.real_vllm.scheduler`
+The time that steps take is not part of this module: a wait is a number of steps, so it is the same on every accelerator. `dev.judges.real_vllm.scheduler`
 counts the steps of vLLM's own scheduler, and `tests/planning/test_sharing.py` compares.
 """
 

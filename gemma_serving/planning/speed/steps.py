@@ -139,7 +139,7 @@ def expert_rows_s(resolved: Resolved, tokens: float) -> float:
     """Return the seconds in which one chip of a TPU brings the hidden states of `tokens` tokens to their experts and back; 0 on a GPU.
 
     Each chip has a part of every expert, and so each row in full width: the server sorts the rows by expert, gathers them, multiplies them, and
-    adds up what each token's experts return (tpu-inference, layers/common/fused_moe_gmm.py). Its operations take less (docs/authors/compiled.md).
+    adds up what each token's experts return (tpu-inference, layers/common/fused_moe_gmm.py). Its operations take less (dev/docs/compiled.md).
     Raises NotMeasuredError if no mixture of experts was measured on the family.
     """
     if not resolved.is_tpu or not resolved.spec.is_moe:

@@ -2,7 +2,7 @@
 
 A connection has one open request and stays open for the next. Transport callbacks split bytes into events as they arrive,
 without a task, a stream buffer or a queue in between. At a thousand streams, a general HTTP client is the bottleneck because of them
-(judges/benchmarks/bench_client.py measures both).
+(dev/judges/benchmarks/bench_client.py measures both).
 
 It supports chunked bodies, bodies with a length, keep-alive, TLS, and the proxy of the environment (`loadtest.client.proxy`).
 It does not follow redirects or send cookies.

@@ -1,4 +1,4 @@
-"""Page about the ledger: `python -m localcloud.ledger.page` prints docs/authors/assumptions.md, with `sentence` the sentences of docs/judged.md."""
+"""Page about the ledger: `python -m localcloud.ledger.page` prints dev/docs/assumptions.md, with `sentence` the sentences of docs/judged.md."""
 
 import sys
 from collections import Counter
@@ -18,7 +18,7 @@ The *ledger*, the files in `packages/localcloud/ledger/`, lists the assumptions 
 """
 _DECIDE = "| USD | id | if it is false | try it |\n| --- | --- | --- | --- |\n"
 _ENTRIES = """
-[One evening, ten dollars](../one-evening.md) tries them together.
+[One evening, ten dollars](../../docs/one-evening.md) tries them together.
 
 ## Entries
 
@@ -60,7 +60,7 @@ def sentence(ledger: Ledger) -> str:
         f"**{len(ledger.critical)} assumptions about Google are critical, and {tried or 'none'} of them were tried on Google Cloud**: "
         "if one is false, a stack does not serve, cannot be reached, or stays billed.\n"
         "[One evening, ten dollars](one-evening.md) tries them on your project.\n"
-        f"In all, the simulation makes {len(ledger.assumptions)} [assumptions](authors/assumptions.md) of high weight.\n"
+        f"In all, the simulation makes {len(ledger.assumptions)} [assumptions](../dev/docs/assumptions.md) of high weight.\n"
     )
 
 

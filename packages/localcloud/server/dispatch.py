@@ -137,7 +137,7 @@ class Dispatcher:
         if handler is None or not has_modelled_form(document, method):
             raise CloudError.unimplemented(
                 f"{method.id} ({document.title} {document.version}) is a method of Google's API that the local cloud does not model. "
-                "docs/authors/local-cloud-internals.md#methods lists the supported methods."
+                "dev/docs/local-cloud-internals.md#methods lists the supported methods."
             )
         if fault is not None and fault.when == "late":
             self._cloud.spawn(self._take_effect(handler, call, fault.late_s))

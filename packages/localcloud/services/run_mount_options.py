@@ -1,6 +1,6 @@
 """Options of a Cloud Storage volume. Cloud Run passes them to gcsfuse unchecked (run.v2, GCSVolumeSource.mountOptions), which rejects them.
 
-The flags and messages are those of gcsfuse 3.11.3 (cfg/params.yaml of its module; `make -C judges real` compares both with the program). Which version Cloud
+The flags and messages are those of gcsfuse 3.11.3 (cfg/params.yaml of its module; `make -C dev/judges real` compares them with it). Which version Cloud
 Run uses is not published.
 """
 

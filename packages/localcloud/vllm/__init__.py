@@ -1,6 +1,6 @@
 """A simulated vLLM server: vLLM's command line, startup, endpoints, metrics and errors, without a model.
 
-docs/authors/simulated-server.md lists the real and the simulated parts, and the sources of the figures.
+dev/docs/simulated-server.md lists the real and the simulated parts, and the sources of the figures.
 """
 
 from typing import Final

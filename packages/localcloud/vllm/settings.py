@@ -98,7 +98,7 @@ def _buckets(name: str, text: str) -> Mapping[str, Bucket]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeEnvironment:
-    """The simulator's configuration; docs/authors/simulated-server.md lists its own variables, the others are vLLM's and its libraries'."""
+    """The simulator's configuration; dev/docs/simulated-server.md lists its own variables, the others are vLLM's and its libraries'."""
 
     accelerator: Annotated[str, _text, "VLLM_SIM_ACCELERATOR"] = ""
     image: Annotated[str, _text, "VLLM_SIM_IMAGE"] = ""

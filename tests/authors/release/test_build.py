@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from authors.release import build, plugins
-from authors.release.__main__ import COMMAND
+from dev.authors.release import build, plugins
+from dev.authors.release.__main__ import COMMAND
 from gemma_serving.scripts.cli.command import run_command
 from gemma_serving.stacks.package.schema import package_schema
 
@@ -58,7 +58,7 @@ def built(tmp_path_factory):
     """Build the artefacts twice."""
     folder = tmp_path_factory.mktemp("release")
     for name in ("first", "second"):
-        command = [sys.executable, "-m", "authors.release", "build", "--out", str(folder / name)]
+        command = [sys.executable, "-m", "dev.authors.release", "build", "--out", str(folder / name)]
         path = os.pathsep.join(str(ROOT / part) for part in (".", "packages", "packages/gcp-tpu"))
         done = subprocess.run(
             command, cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from authors.release import version
+from dev.authors.release import version
 
 pytestmark = [pytest.mark.engine, pytest.mark.long, pytest.mark.timeout(3600)]
 ROOT = Path(__file__).resolve().parents[3]
@@ -39,7 +39,7 @@ class Folder:
         (base / "bin").mkdir()
         script = Path(sys.executable).with_name("pulumi").read_text().splitlines()
         engine = [line for line in script if "trial.py" not in line]  # an official Pulumi knows no trial
-        text = re.sub(r'GEMMA_SERVING_ROOT="[^"]*"', f'GEMMA_SERVING_ROOT="{ROOT}"', "\n".join(engine))
+        text = re.sub(r'GEMMA_SERVING_ROOT="[^"]*"', f'GEMMA_SERVING_ROOT="{ROOT}/dev"', "\n".join(engine))
         text = re.sub(r' PATH="[^"]*"', "", text)
         (base / "bin" / "pulumi").write_text(text + "\n")
         (base / "bin" / "pulumi").chmod(0o755)

@@ -1,4 +1,4 @@
-"""docs/authors/releasing.md as an owner follows it: each block of commands, in a new clone, with GitHub and PyPI on this machine."""
+"""dev/docs/releasing.md as an owner follows it: each block of commands, in a new clone, with GitHub and PyPI on this machine."""
 
 import functools
 import json
@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[3]
 FLOW = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())
 JOBS = FLOW["jobs"]
 PROJECTS = JOBS["pypi"]["strategy"]["matrix"]["project"]
-PAGE = (ROOT / "docs" / "authors" / "releasing.md").read_text()
+PAGE = (ROOT / "dev" / "docs" / "releasing.md").read_text()
 REPOSITORY = "acme/gemma-serving"
 UNTIL_TAG, AFTER = (
     re.findall(r"```sh\n(.*?)```", part, re.DOTALL) for part in PAGE.split("## Check what was published")
@@ -147,7 +147,9 @@ def workflow(github, tmp_path):
     tag = subprocess.run(listed, capture_output=True, text=True, check=True).stdout.strip()
     (tmp_path / "notes").mkdir()
     python = clone / ".venv" / "bin" / "python"
-    noted = subprocess.run([python, "-m", "authors.release", "notes"], cwd=clone, stdout=subprocess.PIPE, check=True)
+    noted = subprocess.run(
+        [python, "-m", "dev.authors.release", "notes"], cwd=clone, stdout=subprocess.PIPE, check=True
+    )
     (tmp_path / "notes" / "notes.md").write_bytes(noted.stdout)
     shutil.copytree(clone / "dist", tmp_path / "dist")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from authors.release import version
+from dev.authors.release import version
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 
 ROOT = Path(__file__).parents[3]
@@ -47,7 +47,7 @@ def test_a_version_is_written_to_every_place_or_to_none(copy):
 
 def test_no_other_page_states_the_version():
     words = ["git", "grep", "--files-with-matches", "--word-regexp", "--fixed-strings", version.the_version(ROOT)]
-    own = [":!CHANGELOG.md", ":!docs/authors/releasing.md"]
+    own = [":!CHANGELOG.md", ":!dev/docs/releasing.md"]
     found = subprocess.run([*words, "--", "*.md", *own], cwd=ROOT, capture_output=True, text=True, check=True)
     assert {*found.stdout.split()} <= {*version.PLACES}
 
@@ -88,7 +88,7 @@ def test_notes_are_the_section_with_links_that_work_outside_the_repository():
 
 def test_the_address_of_the_repository_is_in_the_two_schemas_only():
     named = version.repository(ROOT)
-    words = ["git", "grep", "--files-with-matches", "--fixed-strings", named, "--", ":!docs/authors/releasing.md"]
+    words = ["git", "grep", "--files-with-matches", "--fixed-strings", named, "--", ":!dev/docs/releasing.md"]
     found = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
     assert found == [version.SCHEMA, "stacks/package/package.json"]  # tests/stacks/test_package.py: they agree
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from authors.release import version
-from authors.release.build import build_distribution
+from dev.authors.release import version
+from dev.authors.release.build import build_distribution
 from gemma_serving.scripts.agent.resource_pages import PAGES
 from gemma_serving.scripts.init import __main__ as init
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from authors.release import build
+from dev.authors.release import build
 
 ROOT = Path(__file__).resolve().parents[3]
 FLOW = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())
@@ -59,7 +59,7 @@ def test_each_job_has_the_rights_of_its_work_and_those_that_have_any_install_not
 
 def test_the_wheels_are_used_after_the_artefacts_are_kept_so_nothing_that_is_installed_changes_them():
     steps = JOBS["build"]["steps"]
-    (used,) = [number for number, step in enumerate(steps) if "authors/release/walk.sh dist" in step.get("run", "")]
+    (used,) = [number for number, step in enumerate(steps) if "dev/authors/release/walk.sh dist" in step.get("run", "")]
     assert used > max(steps.index(step) for step in uses("build", "actions/upload-artifact"))
 
 

@@ -17,7 +17,7 @@ from gemma_serving.planning.settings.workload import Workload
 from gemma_serving.planning.speed.serving import server_of, workload_plan
 from tests.planning.corpus.measured import KINDS, load, subject_of
 
-FILE: Final = Path(__file__).parents[3] / "judges" / "accuracy" / "documents.json"
+FILE: Final = Path(__file__).parents[3] / "dev" / "judges" / "accuracy" / "documents.json"
 """`rows`: document, figure, reported, elsewhere (measured in other sources), why they differ, and the question for the planner: `deployment`, a boot of the
 corpus or fields of a deployment, and `read`: a kind of figure, a name of _READ, or "rate IN OUT USERS", "requests IN OUT USERS" and "ttft IN OUT USERS".
 `over` is a second deployment, whose figure divides the first one's. `held` is false if the plan differs by more than 1.5 times, or a ratio by more than 1.4.

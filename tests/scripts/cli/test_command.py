@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[3]
 COMMANDS = sorted({path.parent.name for path in (ROOT / "scripts").glob("*/__main__.py")} - {"gemma"})
 """`gemma` starts the others."""
 AUTHORS = ("demo", "docs", "release")
-"""Commands of the authors: they are run from `authors/`, and look alike."""
+"""Commands of the authors: they are run from `dev/authors/`, and look alike."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +125,7 @@ def test_a_place_that_cannot_be_written_is_one_sentence_and_exit_code_1(line, pl
 
 
 def module_of(command):
-    return f"{'authors' if command in AUTHORS else 'scripts'}.{command}"
+    return f"{'dev.authors' if command in AUTHORS else 'scripts'}.{command}"
 
 
 def test_a_line_of_progress_is_written_at_once_because_threads_report_too(monkeypatch):
@@ -164,7 +164,7 @@ def test_help_answers_at_once_without_loading_the_commands_work():
     assert re.findall("^loaded: .*", shown, re.MULTILINE) == [f"loaded: {module} []" for module in modules]
     assert shown.count("Exit codes: docs/reference/commands.md") == len(modules)
     for command in (*COMMANDS, *AUTHORS):
-        assert f"usage: {'python -m authors.' if command in AUTHORS else 'gemma '}{command}" in shown
+        assert f"usage: {'python -m dev.authors.' if command in AUTHORS else 'gemma '}{command}" in shown
 
 
 STOPPABLE = [

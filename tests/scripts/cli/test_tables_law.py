@@ -11,7 +11,7 @@ import pytest
 from rich.cells import cell_len
 from rich.text import Text
 
-from authors import demo
+from dev.authors import demo
 from gemma_serving.cloud.alerts import AlertReport, StackAlert
 from gemma_serving.cloud.quotas import Quota
 from gemma_serving.cloud.shortage import QuotaRead, Shortage
@@ -178,7 +178,7 @@ TABLES = {
     "capacity": ("scripts/capacity/table.py", lambda _: capacity()),
     "smoke": ("scripts/smoke/render.py", lambda _: print_table(smoke_report(), console(sys.stdout))),
     "status": ("scripts/status/render.py", lambda _: console(sys.stdout).print(ReportView(REPORT, zone_is_utc=True), crop=False)),
-    "demo": ("authors/demo.py", demo_summary),
+    "demo": ("dev/authors/demo.py", demo_summary),
 }  # fmt: skip
 
 
@@ -278,7 +278,7 @@ def test_the_law_holds_for_the_tables_of_all_commands():
     """A command with a new table has to be added above."""
     makers = {
         path.relative_to(ROOT).as_posix()
-        for folder in ("scripts", "authors", "gemma", "gemma_serving/engine", "gemma_serving/cloud")
+        for folder in ("scripts", "dev/authors", "gemma", "gemma_serving/engine", "gemma_serving/cloud")
         for path in sorted((ROOT / folder).rglob("*.py"))
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.ImportFrom)

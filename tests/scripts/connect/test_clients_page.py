@@ -1,6 +1,6 @@
 """The blocks of docs/clients.md and docs/agents.md run against the simulated server, as `gemma connect NAME -- CMD` starts a program.
 
-What Google's ADK and the proxy of docs/tasks.md send is recorded by judges/real/tests/test_agents.py, which installs them.
+What Google's ADK and the proxy of docs/tasks.md send is recorded by dev/judges/real/tests/test_agents.py, which installs them.
 """
 
 import ast

@@ -1,0 +1,1 @@
+"""Tools for the authors: generated pages, the demo, releases. Only the judges import them."""

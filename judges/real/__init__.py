@@ -1,1 +1,0 @@
-"""Real software as judge of the parts that the local cloud simulates: Docker, gcsfuse, vLLM, the provider plugins (`make -C judges real`)."""

@@ -1,1 +1,0 @@
-"""The child process. It runs in the environment of the wheels and imports nothing of this project but `judges.tpu_compiler.replaced`."""

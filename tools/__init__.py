@@ -1,1 +1,0 @@
-"""Set-up of the Pulumi engine, and selection of the test suites."""
