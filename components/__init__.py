@@ -1,5 +1,6 @@
 """Reusable component resources. Each takes one frozen arguments object and an explicit provider, and is independent of stacks and settings.
 
+`gemma_serving/` has a link to this folder, because every import begins with `gemma_serving`.
 A module is imported when a program uses one of its names, because all of them take 2 s.
 """
 

@@ -1,5 +1,6 @@
 #!/bin/sh
 # Build one image of this folder without a push, on the base that gemma_serving/planning/data/images.json pins: `images/build.sh vllm-tpu-w4a16`.
+# `gemma_serving/` has a link to this folder, because a wheel has its images for stacks that build one.
 # Exit code 0: built. 1: the build failed, Docker has no buildx, or the disk is too small. 2: no such image. Needs Docker with buildx, and Python.
 set -eu
 cd "$(dirname "$0")/.."

@@ -4,6 +4,7 @@ import importlib.metadata
 import io
 import json
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -195,3 +196,19 @@ def test_each_question_has_two_sentences_and_a_link():
 def test_the_pages_of_the_first_hour_are_short():
     pages = ("README.md", "docs/get-started.md", "docs/folder.md")
     assert sum(len((ROOT / page).read_text().split()) for page in pages) <= 2_600
+
+
+def test_three_pages_have_one_picture_of_what_is_where_and_it_names_each_folder():
+    pages = ("README.md", "CONTRIBUTING.md", "docs/architecture.md")
+    (picture,) = {
+        re.search(r"^```\n(Pulumi\..*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)[1] for page in pages
+    }
+    listed = _git_folders()
+    assert len(picture.splitlines()) == 9
+    assert set(re.findall(r"(?<!\S)(\w+)/", picture)) == listed
+
+
+def _git_folders():
+    words = ["git", "ls-files", "-z"]
+    files = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
+    return {path.partition("/")[0] for path in files if "/" in path and not path.startswith(".")}
