@@ -107,7 +107,7 @@ docs: setup  ## Generate the reference pages.
 site: setup  #m Build the pages as a site.
 	@test -x .site/bin/python || .venv/bin/python -m venv --without-pip .site
 	@.venv/bin/uv pip install --quiet --python .site/bin/python --require-hashes -r dev/tools/site.txt
-	@.site/bin/mkdocs build --strict
+	@.site/bin/mkdocs build --strict --config-file dev/tools/mkdocs.yml
 	@if grep -rlE '<(script|img|link)[^>]* (src|href)="?https?:' --include='*.html' build/site; then echo "site: these pages load files from outside"; exit 1; fi
 	@echo "site: $$(find build/site -name '*.html' | wc -l) pages in build/site"
 	@.venv/bin/python -m tests.tools.site_search
