@@ -87,7 +87,7 @@ class CostSummary:
     """Planned cost."""
 
     usd_per_hour: Annotated[float, Doc("One instance or slice with all its resources.")]
-    most_usd: Annotated[float | None, Doc("Maximum cost; null in outputs of an earlier release.")] = None
+    most_usd: Annotated[float | None, Doc("Maximum cost; null if an earlier release deployed.")] = None
     usd_per_million_tokens: Annotated[float, Doc("Cost per million output tokens of a single stream.")]
 
 

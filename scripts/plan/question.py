@@ -248,7 +248,7 @@ def changes_of_file(pairs: Iterable[str]) -> Mapping[str, object]:
 
 
 def _of_stack(options: QuestionOptions) -> Question:
-    """Return the deployment of a stack's settings. Raises PlanningError."""
+    """Return the question of a stack's settings. Raises PlanningError."""
     from gemma_serving.stacks.planned import to_question  # noqa: PLC0415 - only with --stack
 
     settings = settings_of(options)

@@ -9,7 +9,6 @@ from gemma_serving.planning.data.overheads import CONSTANTS, constant
 from gemma_serving.planning.machine.families import FAMILIES
 from gemma_serving.planning.machine.hardware import ACCELERATORS
 from gemma_serving.planning.planner import plan, plan_of
-from gemma_serving.planning.settings.image import ImageSettings
 from tests.planning.corpus.compared import compared_figures, first_sight, judge_boot, started_boots
 from tests.planning.corpus.measured import (
     FILE,
@@ -142,7 +141,7 @@ def test_every_deployment_that_ran_is_planned_to_fit(subtests: pytest.Subtests):
     assert len(ran) > 100
     for boot in ran:
         with subtests.test(boot.id):
-            image = boot.deployment.settings.image or ImageSettings(repository="", digest="")
+            image = boot.deployment.settings.image
             patched = boot.deployment.changed(image=replace(image, supports=("w4a16", "fp8")))
             found = plan_of(subject_of(replace(boot, deployment=patched) if boot.patched else boot))
             assert found.fits is (boot.id not in FEWER_BLOCKS), found.verdict

@@ -263,7 +263,7 @@ def broken_remedy(file: Values, before: Plan, finding: Finding, remedy: Remedy, 
     yield from broken_alone(before, finding, remedy, given, after)
     same: Values = {"accelerator": "", "vllm_in_blocks": ()}  # a block that a remedy removes
     same |= {"image": NO_IMAGE} if remedy.changes.get("image", 0) is None else {}  # the default one
-    same |= {"target": "tpu", "weights": "hub"}  # the platform and the mode are compared
+    same |= {"weights": "hub"}  # the mode is compared
     planned = with_changes(question, remedy.changes)
     is_other = after.settings.model != question.settings.model or changes.get("modelRevision")
     text = StackWording(question).change(remedy.changes) or ""

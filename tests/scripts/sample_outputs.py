@@ -28,7 +28,7 @@ def sample_outputs(**changes):
             },
             "startup": {"pullS": 60, "loadS": 40, "compileS": 80, "totalS": 180, "restartS": 95, "probeBudgetS": 540},
             "throughput": {"decodeTokPerS": 60, "saturatedTokPerS": 900},
-            "cost": {"usdPerHour": 1.42, "maxUsd": 1036.6, "usdPerMillionTokens": 6.6},
+            "cost": {"usdPerHour": 1.42, "mostUsd": 1036.6, "usdPerMillionTokens": 6.6},
         },
         "vllm": {"blockSize": 32, "gpuMemoryUtilization": 0.9, "kvCacheDtype": "fp8", "maxModelLen": 4096},
         "smoke": {

@@ -43,8 +43,8 @@ def test_plan_deployment_and_objects_have_the_same_flags_image_and_environment(d
     plan = plan_of(subject)
     options = GkeOptions(image=f"here/server@{image.partition('@')[2]}" if settings.image.build_context else "")
     found = objects(gke_server(settings, subject, plan, "x", options), options)
-    (question,) = [one["spec"] for one in found if one["kind"] == "Deployment"]
-    (container,) = question["template"]["spec"]["containers"]
+    (deployment,) = [one["spec"] for one in found if one["kind"] == "Deployment"]
+    (container,) = deployment["template"]["spec"]["containers"]
     assert container["image"].partition("@")[2] == image.partition("@")[2]
     values = {one["name"]: one["value"] for one in container["env"]}
     assert {name: value for name, value in values.items() if name not in OF_A_POD} == environment

@@ -81,7 +81,7 @@ def compiler_answer(
     if cache is not None:
         asked = replace(asked, environment={**asked.environment, "VLLM_XLA_CACHE_PATH": str(cache.resolve())})
     image = subject.resolved.question.settings.image
-    nearest = wheels_for(plan.vllm_version, image.digest if image else "")
+    nearest = wheels_for(plan.vllm_version, image.digest)
     if wheels is not None:
         nearest = Nearest(wheels=wheels, gap=f"The wheels are {wheels.words}, not those nearest to the image.")
     folder = environment.folder(nearest.wheels).parent

@@ -47,7 +47,7 @@ class ImageSettings(Block):
 
     @property
     def is_default(self) -> bool:
-        """True if a question changes the default image without naming another one."""
+        """True if it names neither another image than the default one nor another version."""
         return not self.digest and self.version is None
 
     @property

@@ -28,6 +28,7 @@ OF_A_STACK: Final = frozenset(
 """Settings that only a stack has."""
 _EMPTY: Final[Mapping[str, object]] = {
     "workload": Workload(),
+    "image": NO_IMAGE,
     "startup_probe": ProbeSettings(),
     "existing_network": ExistingNetworkSettings(network="", subnetwork="", private_google_access=False),
 }
@@ -63,7 +64,7 @@ def value_at(question: Question, path: str) -> object:
     found: object = getattr(owner, name)
     for name in rest:
         found = getattr(found, name) if found is not None else None
-    return found
+    return None if found == NO_IMAGE else found
 
 
 def with_changes(question: Question, changes: Mapping[str, object]) -> Question:

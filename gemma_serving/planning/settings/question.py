@@ -75,7 +75,10 @@ class Question(Struct, frozen=True):
     """
 
     settings: Settings = NO_SETTINGS
-    """The blocks of a stack's file, as they are. Without a stack: what was asked, and recommended values for the rest."""
+    """The blocks of a stack's file, as they are. Without a stack: what was asked, and recommended values for the rest.
+
+    After a change, `target`, `weights` and what follows from them are those of the file: the platform and the mode are facts.
+    """
     facts: Facts = Facts()
 
     def changed(self, **values: Any) -> "Question":  # noqa: ANN401 - of any setting or fact

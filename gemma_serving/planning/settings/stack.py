@@ -11,7 +11,7 @@ from gemma_serving.contracts.naming import Names
 from gemma_serving.contracts.staged_weights import own_folder
 from gemma_serving.planning.data.images import DEFAULT_IMAGES, IMAGES
 from gemma_serving.planning.settings.accepted import check_accepted
-from gemma_serving.planning.settings.annotations import ListOf, Named, OnChange, OneOf
+from gemma_serving.planning.settings.annotations import LARGEST, ListOf, Named, OnChange, OneOf
 from gemma_serving.planning.settings.bucket import BucketSettings
 from gemma_serving.planning.settings.cloud_run import CloudRunSettings
 from gemma_serving.planning.settings.docker_hub import DockerHubSettings
@@ -25,7 +25,6 @@ from gemma_serving.planning.settings.text import (
     Labels,
     ModelId,
     Positive,
-    PositiveNumber,
     ProjectId,
     ProjectPath,
     SecretVersion,
@@ -33,7 +32,7 @@ from gemma_serving.planning.settings.text import (
 from gemma_serving.planning.settings.tpu import TpuSettings
 from gemma_serving.planning.settings.vllm_args import STREAMER, VllmOptions
 from gemma_serving.planning.settings.vllm_blocks import OptionsOrBlocks
-from gemma_serving.planning.settings.words import AfterValidator, WrapValidator
+from gemma_serving.planning.settings.words import AfterValidator, Field, WrapValidator
 from gemma_serving.planning.settings.workload import Workload
 
 NAMESPACES: Final = (PRODUCT, "docker", "gcp", "gcp-tpu", "pulumi")
@@ -111,7 +110,7 @@ class Settings(Block):
     """
     endpoint_url: Annotated[Annotated[str, AfterValidator(_full_url)] | None, OnChange("nothing")] = None
     """URL at which clients reach the server, for example a load balancer's. Default: the stack's own."""
-    measured_tok_per_s: Annotated[PositiveNumber | None, OnChange("nothing")] = None
+    measured_tok_per_s: Annotated[Annotated[float, Field(ge=0.001, le=LARGEST)] | None, OnChange("nothing")] = None
     """Measured output rate of all requests together, in tokens per second.
 
     The planner uses it for the cost per million tokens.

@@ -87,7 +87,7 @@ class HostShape(Struct, frozen=True, kw_only=True):
     memory_mib: int = 0
 
     def host(self, question: Question) -> Question:
-        """Return the deployment with the block of this slice or service."""
+        """Return the question with the block of this slice or service."""
         name, run = self.accelerator.cloud_run.name, question.cloud_run
         if self.platform == "cloud-run":
             run = dataclasses.replace(run, region=self.places[0], gpu=name, cpu=self.vcpu, memory_mib=self.memory_mib)
@@ -217,7 +217,7 @@ def longest_request(workload: Workload, min_context: int | None) -> int:
 
 
 def settings_of(question: Question, need: int, users: int) -> Iterator[Question]:
-    """Yield the deployment with settings for requests of `need` tokens from `users` concurrent users: at most three.
+    """Yield the question with settings for requests of `need` tokens from `users` concurrent users: at most three.
 
     First the planner's own length of a request, or a longer one if `need` exceeds it. Then the shortest length, which needs the least memory.
     Then an fp8 KV cache too, which costs precision. `users` is 0 if only a rate is known.
@@ -247,7 +247,7 @@ def _sequences(accelerator: Accelerator, users: int) -> int | None:
 
 
 def question_of(served: Served, place: HostShape, workload: Workload, prices: PriceBook | None) -> Question:
-    """Return the deployment of a checkpoint there, with the options that the workload's requests need."""
+    """Return the question of a checkpoint there, with the options that the workload's requests need."""
     image = built_images("tpu").get(image_for(served, place.accelerator) or "")
     options = dict(adapter_options(workload))
     if workload.images > _USUAL_IMAGES:

@@ -76,7 +76,7 @@ class Solution(Struct, frozen=True, kw_only=True):
 
     @property
     def question(self) -> Question:
-        """Its settings."""
+        """What the planner was asked."""
         return self.subject.resolved.question
 
     @property

@@ -30,7 +30,8 @@ from gemma_serving.planning.model.hf_config import model_from_config
 from gemma_serving.planning.question.types import StartupPlan
 from gemma_serving.planning.settings.cloud_run import ProbeSettings
 from gemma_serving.planning.settings.image import image_of_version
-from gemma_serving.planning.settings.question import NO_SERVICE, NO_TPU, Question
+from gemma_serving.planning.settings.paths import OF_A_STACK
+from gemma_serving.planning.settings.question import FACTS, NO_SERVICE, NO_TPU, Facts, Question
 from gemma_serving.planning.settings.vllm_args import VllmOptions
 from gemma_serving.planning.settings.workload import Workload
 
@@ -319,7 +320,12 @@ def _deployment(table: Mapping[str, Any]) -> Question:
         fields["model_spec"] = model_from_config(published, name=fields["model"])
     if "device" in fields:
         fields["device"] = parse_device(fields["device"])
-    return Question().changed(**fields)
+    if unread := fields.keys() & OF_A_STACK:
+        raise MeasurementError(f"{sorted(unread)} is of a stack's file")
+    facts = convert({name: fields.pop(name) for name in FACTS if name in fields}, Facts)
+    if "accept_findings" in fields:
+        fields["accept_findings"] = convert(fields["accept_findings"], tuple[str, ...])
+    return Question(facts=facts).changed(**fields)
 
 
 def subject_of(boot: Boot) -> Subject:
