@@ -37,6 +37,8 @@ NOT_RUN = {
     "gemma plan --model google/gemma-4-31B-it --accelerator v6e-4 --compile all --json": COMPILER,
     "gemma connect tpu-v6e1 -- python my_program.py": READERS_FILE,
     "gemma connect tpu-v6e1 -- .venv/bin/python examples/batch.py requests.jsonl results.jsonl": READERS_FILE,
+    """gemma connect tpu-v6e1 -- sh -c 'VLLM_BASE_URL="${OPENAI_BASE_URL%/v1}" exec python /path/to/server.py'""": READERS_FILE,
+    "gemma init chat --from deployment.yaml": READERS_FILE,
     "gemma connect tpu-v6e1 -- adk web examples/agents": AGENTS,
     "gemma connect tpu-v6e1 --require-key -- litellm --config team/config.yaml --host 127.0.0.1 --port 4000": AGENTS,
     "gemma chat tpu-v6e1 --image photo.jpg 'Describe this picture.'": READERS_FILE,

@@ -104,7 +104,11 @@ def test_it_has_neither_the_engine_nor_another_distribution_and_says_how_to_inst
     found = "import importlib.util as u, sys; print([n for n in sys.argv[1:] if u.find_spec(n.partition('.')[0])])"
     assert installed("python", "-I", "-c", found, *HEAVY)[1] == "[]\n"
     code, _, said = installed("gemma", "bench", "--url", "http://127.0.0.1:1")
-    assert (code, "The package loadtest is not installed. Not in " in said, "dev.authors.release build" in said) == (
+    assert (
+        code,
+        "The package loadtest is not installed. Not in " in said,
+        "pip install --force-reinstall --no-deps CLONE" in said,
+    ) == (
         2,
         True,
         True,
