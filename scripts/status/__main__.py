@@ -9,6 +9,7 @@ rest. Changes nothing, and opens a tunnel only with --tunnel.
 
 import json
 import math
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -115,7 +116,7 @@ def _watch(
     request: "StatusRequest", options: StatusOptions, *, sleep: Callable[[float], None] = time.sleep
 ) -> NoReturn:
     """Show the status until Ctrl-C. Raises CommandRefusedError without a terminal."""
-    if options.as_json or not sys.stdout.isatty():
+    if options.as_json or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
         raise CommandRefusedError(
             "--watch needs a terminal, and no --json. In a program, run `gemma status --json` in a loop."
         )

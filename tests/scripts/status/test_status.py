@@ -167,6 +167,10 @@ class TestWatch:
         monkeypatch.setattr(collect, "collect", lambda _: next(reports))
         monkeypatch.setattr(command, "_watch", partial(command._watch, sleep=pause))
         monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+        monkeypatch.setenv("TERM", "dumb")
+        assert run_command(COMMAND, ["--watch"]) == 2, "it cannot be drawn anew"
+        assert "--watch needs a terminal" in capsys.readouterr().err
+        monkeypatch.setenv("TERM", "xterm")
         assert run_command(COMMAND, ["--watch"]) == 130
         said = capsys.readouterr()
         before, _, after = said.out.partition("SUSPENDED")
