@@ -162,7 +162,7 @@ def option_flags() -> Found:
 
 
 def _is_repetition(place: Place) -> bool:
-    """Whether a place repeats a flag. The generated tables of each release's flags (`dev.authors.vllm_flags`) hold them all."""
+    """Whether a place repeats a flag. The generated tables of each release's flags (`dev.authors.vllm_flags`) contain all of them."""
     return "Flag(" not in place.text and place.path != "gemma_serving/planning/data/flags.json"
 
 

@@ -25,8 +25,8 @@ OUTSIDE: Final[Mapping[str, str]] = {
 }
 """Pages with another path on the site, by path in the repository."""
 _UNLISTED: Final[Mapping[str, str]] = {
-    path.relative_to(ROOT).as_posix(): path.relative_to(ROOT).as_posix().replace("dev/docs/", "dev/")
-    for path in sorted((ROOT / "dev" / "docs").rglob("*.md"))
+    f"dev/docs/{name}": f"dev/{name}"
+    for name in sorted(path.relative_to(ROOT / "dev" / "docs").as_posix() for path in ROOT.glob("dev/docs/**/*.md"))
 }
 """Pages for authors: neither in the navigation nor in the search, links lead to them (`not_in_nav` of mkdocs.yml)."""
 _ADDRESSES: Final[Mapping[str, str]] = {**OUTSIDE, **_UNLISTED}

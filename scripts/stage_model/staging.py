@@ -111,7 +111,7 @@ def _require_bucket(stack: str, settings: Settings, name: str, *, is_missing: bo
 
 
 def _require_usable(options: StageOptions) -> None:
-    """Reject options that cannot be combined, and a source that is no folder. Raises CommandRefusedError."""
+    """Reject options that cannot be combined, and a source that is not a folder. Raises CommandRefusedError."""
     manages = options.list_folders or options.remove is not None
     together = {
         "--list and --remove": options.list_folders and options.remove is not None,

@@ -22,6 +22,7 @@ from gemma_serving.stacks.loading import from_file
 from gemma_serving.stacks.planned import headline, to_question
 from localcloud import cli
 from tests.pictures import words_of
+from tests.test_pages import PAGES
 
 ROOT = Path(__file__).resolve().parents[2]
 README = "\n".join(page.read_text() for page in (ROOT / "README.md", ROOT / "docs" / "get-started.md")).replace(
@@ -101,7 +102,7 @@ def test_eight_commands_are_for_a_first_day_and_each_exists():
 def test_every_file_that_the_documents_link_to_exists():
     links = [
         (document, link)
-        for document in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "dev" / "docs").rglob("*.md")]
+        for document in PAGES
         for link in re.findall(r"\]\(([^)#\[\]]+)(?:#[^)]*)?\)", document.read_text())
     ]
     assert [str(pair) for pair in links if "://" not in pair[1] and not (pair[0].parent / pair[1]).exists()] == []

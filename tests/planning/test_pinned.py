@@ -102,7 +102,7 @@ PINNED = {
     ),
     "n-gram": on_tpu(speculative_config={"method": "ngram", "num_speculative_tokens": 3}),
     "weights of the bucket": on_tpu().changed(weights_mode="disk", model_revision=None),
-    "a question that is no stack's": on_tpu().changed(project="", model_revision=None),
+    "a question without a stack": on_tpu().changed(project="", model_revision=None),
 }
 
 

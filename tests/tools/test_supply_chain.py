@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.test_pages import PAGES
+
 ROOT = Path(__file__).resolve().parents[2]
 LOCKED = sorted(
     [
@@ -98,12 +100,8 @@ def test_every_lock_is_audited_each_night_or_named_on_the_security_page():
 
 
 def test_every_command_that_installs_requires_the_hashes():
-    pages = (page for pattern in ("*.md", "docs/**/*.md", "dev/docs/**/*.md") for page in ROOT.glob(pattern))
-    texts = {path: path.read_text() for path in [ROOT / "Makefile", *pages]}
-    texts |= {
-        path: path.read_text()
-        for path in [*ROOT.glob("*/README.md"), *ROOT.glob("packages/*/README.md"), *WORKFLOWS, *ROOT.glob(".ci/*")]
-    }
+    texts = {path: path.read_text() for path in [ROOT / "Makefile", *PAGES]}
+    texts |= {path: path.read_text() for path in [*ROOT.glob("*/README.md"), *WORKFLOWS, *ROOT.glob(".ci/*")]}
     texts |= {path: path.read_text() for path in [*ROOT.glob("packages/gcp-tpu/gcp_tpu_provider/*.py")]}
     commands = [
         (path.name, command)

@@ -76,7 +76,7 @@ class Solution(Struct, frozen=True, kw_only=True):
 
     @property
     def question(self) -> Question:
-        """What the planner was asked."""
+        """Its question."""
         return self.subject.resolved.question
 
     @property

@@ -302,9 +302,10 @@ def _deployment(table: Mapping[str, Any]) -> Question:
     fields = dict(table)
     model = fields.pop("architecture", None)
     config = fields.pop("config", None)
-    for name, kind in (("vllm", VllmOptions), ("workload", Workload)):
-        kind(**fields.get(name, {}))  # raises TypeError for an unknown key, which `convert` ignores in dataclasses
-        fields |= {name: convert(fields[name], kind)} if name in fields else {}
+    blocks = {"vllm": VllmOptions, "workload": Workload}
+    for name in blocks.keys() & fields.keys():
+        blocks[name](**fields[name])  # raises TypeError for an unknown key, which `convert` ignores in dataclasses
+        fields[name] = convert(fields[name], blocks[name])
     if "image_version" in fields:
         fields["image"] = image_of_version(fields.pop("image_version"))
     if run := fields.get("cloud_run"):

@@ -241,7 +241,7 @@ def test_the_version_is_that_of_the_project(capsys):
         (["plan", "--image", "vllm-tpu-w4a16-"], ["vllm-tpu-w4a16-experts"]),
         (["init", "dev", "--like", "l4-e"], ["l4-e2b-lora"]),
         (["bench", "l4-qat", "--preset", "q"], ["quick"]),
-        (["up", "--stack", "tpu-v6e4"], ["tpu-v6e4"]),
+        (["up", "--stack", "l4-12"], ["l4-12b-qat"]),
         (["plan", "--finding", "FUS"], ["FUS01"]),
         (["logs", "l4-qat", "--lines", ""], []),
     ],
