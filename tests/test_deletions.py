@@ -16,7 +16,6 @@ PROOFS = {
         "gemma_serving/cloud/staging/bucket.py": "the labels of a bucket, or the settings that name another owner's",
         "gemma_serving/contracts/search_results.py": "every list of a search",
         "gemma_serving/engine/state.py": "a state",
-        "scripts/agent/limits.py": "an assistant's approvals, the history and the state of a stack",
         "stacks/hooks/old_secrets.py": "the labels and the versions of a secret",
     },
     "OwnCapacity": {

@@ -1,20 +1,23 @@
-"""Guards of `preview` and `up`: a change is a plan that the user reviews, and only exactly that plan runs, once and within the limits."""
+"""Guards of `preview` and `up`: a change is a plan that the user reviews, and only exactly that plan runs, once, after the user said yes."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
+
+from mcp.server.mcpserver import Context, Elicit
 
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.fields import as_mapping, as_sequence, from_json
 from gemma_serving.engine.atomic_file import private_folder
 from gemma_serving.engine.state import read
 from gemma_serving.engine.steps import PlannedStep
-from gemma_serving.scripts.agent.bounds import Bound, PlannedStack, require_bound
+from gemma_serving.scripts.agent.bounds import PlannedStack, require_bound
+from gemma_serving.scripts.agent.consent import Approval, approval, require_consent
 from gemma_serving.scripts.agent.context import AgentContext, Answer, ShownPlan
 from gemma_serving.scripts.agent.tools import ToolCall
 from gemma_serving.scripts.plan.api import changes_of_file
+from gemma_serving.scripts.stack.costs import recorded_costs
 from gemma_serving.scripts.stack.frozen import foreign_program, freeze, planned_cost
-from gemma_serving.scripts.stack.unfinished_teardown import forget
 
 _SCALES: Final = frozenset({"cloudRun.minInstances", "cloudRun.maxInstances"})
 """Settings that an assistant may change, with the permission to scale."""
@@ -30,48 +33,58 @@ async def show_plan(call: ToolCall) -> Answer:
     if not (found["ok"] and plan_id):
         return found
     plan = _plan_of(call, plan_id, document)
-    bound, budget = await asyncio.to_thread(_verdict, call.agent, plan)
-    plan.is_own = bound is not None and bound.is_own
+    allowed, budget = await asyncio.to_thread(_verdict, call.agent, plan)
     call.agent.shown[plan_id] = plan
-    return {"plan": plan_id, "allowed": bound is not None, "budget": budget, **found}
+    return {"plan": plan_id, "allowed": allowed, "budget": budget, **found}
+
+
+def prompt_for_plan(agent: AgentContext) -> Callable[..., Awaitable[Elicit[Approval] | Approval]]:
+    """Return the function that asks whether a plan may run."""
+
+    async def prompt(  # noqa: PLR0917 - the arguments of the tool
+        stack: str,
+        plan: str,
+        refresh: bool,
+        restart: bool,
+        set: Sequence[str] | None,  # noqa: A002 - the name of the option
+        code: str | None,
+        context: Context[Any, Any],
+    ) -> Elicit[Approval] | Approval:
+        given = {"stack": stack, "refresh": refresh, "restart": restart, "set": set}
+        shown = _shown(agent, plan, given)
+        if agent.runs.active(stack, None):
+            return Approval(approve=False)  # the guard names the work that changes the stack
+        question = await asyncio.to_thread(_question, shown)
+        return approval(context, stack, question, code)
+
+    return prompt
 
 
 async def run_plan(call: ToolCall) -> Answer:
     """Run a plan that was shown for the same arguments, once. A stale plan is refused by the command, which compares it again."""
-    agent, plan_id = call.agent, call.given["plan"]
+    agent = call.agent
+    plan = _shown(agent, call.given["plan"], call.given)
+    agent.runs.claim(plan.stack)
+    require_consent(call, await asyncio.to_thread(_question, plan))
+    del agent.shown[plan.id]
+    try:
+        found = await call.run()
+    except CommandRefusedError:  # nothing was changed
+        agent.shown[plan.id] = plan
+        raise
+    return {"plan": plan.id, "usd_per_hour": plan.usd_per_hour, **found}
+
+
+def _shown(agent: AgentContext, plan_id: str, given: Mapping[str, Any]) -> ShownPlan:
+    """Return the plan of a call. Raises CommandRefusedError for one that was not shown for its arguments, or that has no permission."""
     plan = agent.shown.get(plan_id)
-    if plan is None or plan.arguments != _arguments(call.given):
+    if plan is None or plan.arguments != _arguments(given):
         raise CommandRefusedError(
             f"{plan_id[:60]} is not a plan for these arguments, or was already run. "
             "Call preview with the same arguments, and review the answer."
         )
     agent.require(plan.change)
-    agent.runs.claim(plan.stack)
-    if plan.change == "restart":
-        del agent.shown[plan.id]
-        return await call.run()
-    price = plan.known_usd_per_hour
-    bound = await asyncio.to_thread(_bound, agent, plan)
-    await asyncio.to_thread(agent.spending.require, plan.stack, price, bound)
-    if bound.is_own and not plan.is_own:
-        raise CommandRefusedError(
-            f"{plan.id} did not name the limit in hours of stack {plan.stack}. Run preview again."
-        )
-    with agent.spending.reserved(plan.stack, price, bound):
-        del agent.shown[plan.id]
-        has_keeper = agent.keepers.has(plan.stack)
-        if bound.is_own:
-            keep = agent.keepers.keep
-            project = _planned(plan).settings.project
-            await asyncio.to_thread(keep, plan.stack, agent.own_hours, plan_id=plan.id, project=project)
-        try:
-            found = await call.run()
-        except CommandRefusedError:  # nothing was changed
-            agent.shown[plan.id] = plan
-            if bound.is_own and not has_keeper:
-                forget(plan.stack)
-            raise
-        return {"plan": plan.id, "usd_per_hour": price, "budget": agent.spending.sentence(), **found}
+    return plan
 
 
 def _arguments(given: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -80,12 +93,14 @@ def _arguments(given: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _plan_of(call: ToolCall, plan_id: str, document: Mapping[str, object]) -> ShownPlan:
-    price = document.get("usd_per_hour")
+    price, is_restart = document.get("usd_per_hour"), bool(call.given["restart"])
+    effect = document.get("sentences" if is_restart else "effect")
     return ShownPlan(
         id=plan_id,
-        change="restart" if call.given["restart"] else "up",
+        change="restart" if is_restart else "up",
         stack=call.stack,
         arguments=_arguments(call.given),
+        effect=" ".join(str(sentence) for sentence in as_sequence(effect)),
         usd_per_hour=price if isinstance(price, int | float) else None,
         steps=tuple(from_json(PlannedStep, row) for row in as_sequence(document.get("steps"))),
     )
@@ -114,23 +129,30 @@ def require_own_program(call: ToolCall, stacks: Sequence[str]) -> None:
             )
 
 
-def _verdict(agent: AgentContext, plan: ShownPlan) -> tuple[Bound | None, str]:
-    """Return the bound with which `up` will run a plan, with the counted amounts, or None and the sentence with which it will refuse."""
+def _verdict(agent: AgentContext, plan: ShownPlan) -> tuple[bool, str]:
+    """Return whether `up` will ask about a plan, and its cost, or the sentence with which `up` will refuse."""
     try:
         agent.require(plan.change)
-        if plan.change == "restart":
-            return Bound(text="A restart changes no price.", usd=0.0), "A restart changes no price."
-        bound = _bound(agent, plan)
-        agent.spending.require(plan.stack, plan.known_usd_per_hour, bound)
+        return True, _cost(plan)
     except CommandRefusedError as error:
-        return None, str(error)
-    return bound, f"{bound.text} {agent.spending.sentence()}"
+        return False, str(error)
 
 
-def _bound(agent: AgentContext, plan: ShownPlan) -> Bound:
-    """Return the bound of a plan's cost. Raises CommandRefusedError."""
-    state, has_keeper = read(plan.stack), agent.keepers.has(plan.stack)
-    return require_bound(_planned(plan), plan.steps, state, own_hours=agent.own_hours, has_keeper=has_keeper)
+def _question(plan: ShownPlan) -> str:
+    """Return the question about a plan. Raises CommandRefusedError for one that `up` refuses."""
+    what = "RESTART the server of" if plan.change == "restart" else "DEPLOY"
+    return (
+        f"{what} stack {plan.stack!r}? An assistant requests {plan.id}. {plan.effect} Cost: {_cost(plan)} "
+        "Decline to change nothing."
+    )
+
+
+def _cost(plan: ShownPlan) -> str:
+    """Return the price per hour of a plan and its bound, as sentences. Raises CommandRefusedError without a bound that is required."""
+    state = read(plan.stack)
+    if plan.change == "restart":
+        return f"{'; '.join(costs.text for costs in recorded_costs(state)) or 'as now'}. A restart changes no price."
+    return require_bound(_planned(plan), plan.usd_per_hour, plan.steps, state)
 
 
 def _planned(plan: ShownPlan) -> PlannedStack:

@@ -1,9 +1,8 @@
-"""The bound of the cost of an `up` by an assistant: the TPU run itself, `maxUsd` and a scheduled guard, or hours of one instance.
+"""The bound of the cost of an `up` by an assistant: the TPU run itself, `maxUsd` and a scheduled guard, or none for one instance that requests start.
 
 Google ends a flex-start run after `maxRunDuration`, so the run has a maximum cost even if no guard enforces a limit. That covers one
-run: the stack's record (contracts.run_record) shows whether it already had one. `maxAge` is always required.
-A new Cloud Run service that keeps no instance and has at most one costs at most its hours, which a process of the assistant's server ends
-(scripts.agent.keeper).
+run: the stack's record (contracts.run_record) shows whether it already had one.
+A Cloud Run service that keeps no instance and has at most one has no maximum. The user who is asked accepts that.
 """
 
 from collections.abc import Sequence
@@ -37,20 +36,6 @@ class PlannedStack:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bound:
-    """The bound of the cost of a plan."""
-
-    text: str
-    """The bound and what enforces it, as sentences."""
-    usd: float
-    """The bound in US dollars; 0 for a plan that starts nothing which costs money."""
-    is_new: bool = True
-    """True if the plan starts a run or a service; False if it changes one."""
-    is_own: bool = False
-    """True if the assistant's server enforces it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _BoundedKind:
     """A kind of deployment, its needs, and the bound of its cost."""
 
@@ -58,8 +43,6 @@ class _BoundedKind:
     """The kind, with its article."""
     bound: str
     """The bound of the cost, as a sentence."""
-    usd: float = 0.0
-    """As of `Bound`."""
     needs_usd: bool = False
     needs_guard: bool = False
     why: str = ""
@@ -67,13 +50,18 @@ class _BoundedKind:
 
 
 def require_bound(
-    stack: PlannedStack, steps: Sequence[PlannedStep], state: StackState, *, own_hours: float, has_keeper: bool
-) -> Bound:
-    """Return the bound of a plan's cost. Raises CommandRefusedError that names all that is missing.
+    stack: PlannedStack, usd_per_hour: float | None, steps: Sequence[PlannedStep], state: StackState
+) -> str:
+    """Return the price per hour of a plan, and the bound of its cost with what enforces it, as sentences.
 
-    `own_hours`: limit that the assistant's server enforces itself; `has_keeper`: whether it already does for this stack.
+    Raises CommandRefusedError that names all that is missing, also without a price.
     """
-    settings = stack.settings
+    if usd_per_hour is None:
+        raise CommandRefusedError(
+            f"The price of stack {stack.name} per hour is unknown. The user can set prices in Pulumi.{stack.name}.yaml to a file with the "
+            f"price of its hardware (docs/costs.md), or run `gemma up {stack.name}`."
+        )
+    rate, settings = f"${usd_per_hour:,.2f} per hour", stack.settings
     case = _case(stack, steps, state)
     values = {_AGE: settings.max_age_s, **({_USD: settings.max_usd} if case.needs_usd else {})}
     lacks = [f"no {key}" for key, value in values.items() if value is None]
@@ -81,13 +69,10 @@ def require_bound(
     if case.needs_guard and (problem := _guard_problem(settings)):
         problems.append(problem)
     if not problems:
-        return Bound(text=case.bound, usd=case.usd, is_new=not state.has_server)
-    is_new = state.status in {"read", "missing"} and not state.has_server
+        return f"{rate}. {case.bound}"
     run = settings.cloud_run
-    has_one_instance = run is not None and (run.min_instances, run.max_instances) == (0, 1)
-    if has_one_instance and (has_keeper or is_new):
-        usd = stack.cost.most_usd_per_hour * own_hours
-        return Bound(text=_own_bound(stack.name, usd, own_hours), usd=usd, is_new=not has_keeper, is_own=True)
+    if run is not None and (run.min_instances, run.max_instances) == (0, 1):
+        return f"{rate} while requests come, no maximum. Without requests, only storage costs money."
     *others, last = [*values, *(["a scheduled guard"] if case.needs_guard else [])]
     needed = f"{', '.join(others)} and {last}" if others else last
     raise CommandRefusedError(
@@ -98,19 +83,17 @@ def require_bound(
 
 def _case(stack: PlannedStack, steps: Sequence[PlannedStep], state: StackState) -> _BoundedKind:
     settings, cost = stack.settings, stack.cost
-    most_usd = float(settings.max_usd or 0)
     if form := _unbounded_form(settings):
         bound = (
             f"maxUsd is ${settings.max_usd}. A scheduled guard enforces it: the account {GUARD} of project {settings.project} "
             "shows that one was set up, not that it runs."
         )
-        return _BoundedKind(what=form, bound=bound, usd=most_usd, needs_usd=True, needs_guard=True)
+        return _BoundedKind(what=form, bound=bound, needs_usd=True, needs_guard=True)
     if settings.max_usd is not None:
-        bound = f"{_most('Each run', cost)} maxUsd is ${settings.max_usd}."
-        return _BoundedKind(what="a run", bound=bound, usd=most_usd)
+        return _BoundedKind(what="a run", bound=f"{_most('Each run', cost)} maxUsd is ${settings.max_usd}.")
     match _next_run(stack, steps, state):
         case Absent():
-            return _BoundedKind(what="a run", bound=_most("This run", cost), usd=cost.most_usd)
+            return _BoundedKind(what="a run", bound=_most("This run", cost))
         case Present(value=""):
             return _BoundedKind(what="a run", bound=f"This plan starts no new run. {_most('The current run', cost)}")
         case Present(value=reason):
@@ -128,16 +111,6 @@ def _unbounded_form(settings: Settings) -> str:
     if any(form.model != "flex-start" for form in tpu.forms):
         return f"a TPU with tpu.provisioning {tpu.provisioning_text}"
     return "a TPU without tpu.maxRunDuration" if tpu.max_run_duration_s is None else ""
-
-
-def _own_bound(name: str, usd: float, hours: float) -> str:
-    """Return the bound that the assistant's server enforces, and what happens if it cannot, as sentences."""
-    return (
-        f"This service costs at most ${usd:,.2f} for {hours:g} h of one instance, and without requests only storage. A process of this server "
-        f"deletes the stack, but not its bucket, {hours:g} h after its first up, or as soon as this server exits or is killed. If this computer "
-        f"is off or offline then, nothing deletes it until `gemma agent` starts again in this folder, or you run `gemma teardown {name}`. "
-        f"To keep the service without this limit, run `gemma up {name}`."
-    )
 
 
 def _guard_problem(settings: Settings) -> str:

@@ -1,6 +1,6 @@
-"""Codes for deletions: shown on a terminal, accepted once. A client that answers questions itself has none.
+"""Codes for the questions of an assistant: shown on a terminal with the question, accepted once, for exactly that question.
 
-Only a hash of a code is stored, so a model that can read files does not learn it.
+A client that answers questions itself has none. Only a hash of a code is stored, so a model that can read files does not learn it.
 """
 
 import hashlib
@@ -8,14 +8,15 @@ import hmac
 import json
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from gemma_serving.contracts.errors import CommandRefusedError
-from gemma_serving.contracts.fields import as_sequence, json_object
+from gemma_serving.contracts.fields import json_object
 from gemma_serving.contracts.memory import STATE_HOME_VARIABLE, Memory
+from gemma_serving.contracts.plain_text import for_model
 from gemma_serving.engine.backend import memory
 
 VALID_S: Final = 600
@@ -26,23 +27,33 @@ _LENGTH: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeShelf:
-    """Store of the codes' hashes, at most one pair per stack. A newer pair replaces the older one."""
+    """Store of the newest question about each stack, with the hash of its code. A newer question replaces the older one and its code."""
 
     memory: Memory
     clock: Callable[[], float] = time.time
 
+    def ask(self, stack: str, question: str) -> None:
+        """Store a question, for which `new` can create a code. Raises CommandRefusedError if it cannot be stored."""
+        kept = self._kept(_name(stack))
+        if kept.get("question") != question or "hash" not in kept:  # a code that the user holds stays valid
+            self._write(stack, question)
+
     def new(self, stack: str) -> tuple[str, str]:
-        """Create two codes for a stack, one that keeps its bucket and one that deletes it, and store their hashes. Raises OSError."""
-        codes, salt = (_code(), _code()), secrets.token_hex(16)
-        hashes = [_hash(code, salt) for code in codes]
-        kept = {"until": self.clock() + VALID_S, "salt": salt, "hashes": hashes}
-        self.memory.write(_name(stack), json.dumps(kept))
-        return codes
+        """Return the question about a stack with a new code for it. Raises CommandRefusedError without a question."""
+        question = self._kept(_name(stack)).get("question")
+        if not isinstance(question, str):
+            raise CommandRefusedError(
+                f"No assistant asked about stack {stack} here in the last {VALID_S // 60} minutes, so a code would approve nothing. "
+                "Run the command again while the question is open, in the folder that it names."
+            )
+        code, salt = _code(), secrets.token_hex(16)
+        self._write(stack, question, salt=salt, hash=_hash(code, salt))
+        return question, code
 
-    def take(self, stack: str, typed: str, *, keeps_bucket: bool) -> bool:
-        """Use up the codes of a stack, and return whether the typed text is the code for this deletion.
+    def take(self, stack: str, typed: str, question: str) -> bool:
+        """Use up the code of a stack, and return whether the typed text is the code for this question.
 
-        A wrong code also uses them up, so codes cannot be guessed.
+        A wrong code also uses it up, so codes cannot be guessed.
         """
         name = _name(stack)
         taken = f"{name}.{secrets.token_hex(4)}"
@@ -50,17 +61,31 @@ class CodeShelf:
             self.memory.path(name).rename(self.memory.path(taken))  # of two concurrent answers, only one gets the file
         except FileNotFoundError:
             return False
-        kept = json_object(self.memory.read(taken) or "{}")
+        kept = self._kept(taken)
         self.memory.remove(taken)
-        if "hashes" not in kept:  # another user can have written it
+        if "hash" not in kept or kept.get("question") != question:
             return False
-        wanted = str(as_sequence(kept["hashes"])[0 if keeps_bucket else 1])
-        is_young = 0 <= float(str(kept["until"])) - self.clock() <= VALID_S
-        return is_young and hmac.compare_digest(_hash(typed, str(kept["salt"])), wanted)
+        return hmac.compare_digest(_hash(typed, str(kept["salt"])), str(kept["hash"]))
+
+    def _write(self, stack: str, question: str, **code: str) -> None:
+        kept = {"until": self.clock() + VALID_S, "question": question, **code}
+        try:
+            self.memory.write(_name(stack), json.dumps(kept))
+        except OSError as error:
+            raise CommandRefusedError(
+                f"Cannot store a question in {self.memory.folder}: {error.strerror}. Set {STATE_HOME_VARIABLE} to a folder of yours."
+            ) from None
+
+    def _kept(self, name: str) -> Mapping[str, object]:
+        """Return a record that is not too old; empty without one that only this user can have written."""
+        kept = json_object(self.memory.read(name) or "{}")
+        until = kept.get("until")
+        is_young = isinstance(until, int | float) and 0 <= until - self.clock() <= VALID_S
+        return kept if is_young else {}
 
 
 def code_shelf() -> CodeShelf:
-    """Return the store of this project's codes."""
+    """Return the store of this project's questions and codes."""
     return CodeShelf(memory=memory())
 
 
@@ -69,8 +94,8 @@ def _name(stack: str) -> str:
     return f"code-{hashlib.sha256(stack.encode()).hexdigest()[:32]}.json"
 
 
-def show_codes(stack: str, shelf: CodeShelf) -> None:
-    """Create codes and print them on the terminal itself. Raises CommandRefusedError without one."""
+def show_code(stack: str, shelf: CodeShelf) -> None:
+    """Create a code for the question about a stack, and print both on the terminal itself. Raises CommandRefusedError without one."""
     try:
         terminal = Path("/dev/tty").open("w", encoding="utf-8")  # noqa: SIM115 - closed below
     except OSError:
@@ -78,17 +103,9 @@ def show_codes(stack: str, shelf: CodeShelf) -> None:
             "Codes are shown only on a terminal, and this process has none. Run the command in your own terminal."
         ) from None
     with terminal:
-        try:
-            keeps, deletes = shelf.new(stack)
-        except OSError as error:
-            raise CommandRefusedError(
-                f"Cannot store a code in {shelf.memory.folder}: {error.strerror}. Set {STATE_HOME_VARIABLE} to a folder of yours."
-            ) from None
+        question, code = shelf.new(stack)
         terminal.write(
-            f"Codes for a deletion of stack {stack} by an assistant.\n"
-            f"Type one into your client's question, once, within {VALID_S // 60} minutes:\n"
-            f"  {keeps}  deletes the stack and keeps its bucket\n"
-            f"  {deletes}  deletes the stack and its bucket with the weights\n"
+            f"{for_model(question)}\nThe code for exactly this, once, within {VALID_S // 60} minutes:\n  {code}\n"
         )
 
 

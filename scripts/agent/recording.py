@@ -23,19 +23,21 @@ from pydantic import BaseModel
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.contracts.memory import OWNER_ONLY, open_private
+from gemma_serving.scripts.agent.consent import can_prompt
 from gemma_serving.scripts.agent.context import ERROR_NOTE, AgentContext
-from gemma_serving.scripts.agent.deletions import can_prompt
 from gemma_serving.scripts.agent.presenting import MORE, each_text, present_result
-from gemma_serving.scripts.agent.runs import ASKS_A_PERSON, CANNOT_BE_LEFT, CURRENT
+from gemma_serving.scripts.agent.runs import CANNOT_BE_LEFT, CURRENT
 from gemma_serving.scripts.cli.command import print_progress
 
 Outcome = Literal["begun", "left", "done", "asked", "failed", "refused", "cancelled"]
 SCHEMA_VERSION: Final = 4
 WAIT: Final = "wait"
+DELETES: Final = "teardown"
+"""Tool that only a client with forms is shown."""
 _DETAIL_CHARACTERS: Final = 500
 _MOST_CHARACTERS: Final = 4000
-_PRIVATE: Final = frozenset({"prompt", "system"})
-"""Arguments with user text. Only their length and a hash are recorded."""
+_PRIVATE: Final = frozenset({"prompt", "system", "code"})
+"""Arguments with user text or a code. Only their length and a hash are recorded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +118,7 @@ class Recorder:
         if ctx.method == "tools/list" and not can_prompt(ctx.session.client_capabilities):
             listed = _plain(result)
             tools = [as_mapping(tool) for tool in as_sequence(listed.get("tools"))]
-            return {**listed, "tools": [dict(tool) for tool in tools if tool.get("name") != ASKS_A_PERSON]}
+            return {**listed, "tools": [dict(tool) for tool in tools if tool.get("name") != DELETES]}
         return result
 
     async def _recorded(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:

@@ -27,8 +27,10 @@ CANNOT_BE_LEFT: Final = frozenset({"wait", "cancel"})
 """Tools about other work."""
 _MOST_WHOLE: Final = 20
 """Newest answers that are kept whole."""
-ASKS_A_PERSON: Final = "teardown"
-"""Its work starts when the user has typed the name. Until then, it cannot be detached."""
+ASK_A_PERSON: Final = frozenset({"up", "stage_weights", "teardown"})
+"""Tools whose work starts when the user has approved it. Until then, it cannot be detached."""
+QUESTION_S: Final = 600.0
+"""Longest wait for the user's answer, as long as a code is valid."""
 
 WorkOutcome = Literal["running", "ending", "done", "failed", "cancelled"]
 Handler = Callable[[], Awaitable[dict[str, Any]]]
@@ -56,6 +58,8 @@ class AgentRun:
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     working: anyio.Event = field(default_factory=anyio.Event)
     """Set when the work starts, which is after the question if the user is prompted."""
+    question: str = ""
+    """The question to the user, of work that needs their approval."""
     ended: anyio.Event = field(default_factory=anyio.Event)
     changed: anyio.Event = field(default_factory=anyio.Event)
     changes_stack: bool = False
@@ -112,6 +116,14 @@ class AgentRun:
         return "failed" if self.result.get("isError") or content.get("ok") is False else "done"
 
     @property
+    def unanswered(self) -> str:
+        """What work left undone whose question nobody answered, as sentences; empty for other work."""
+        if self.outcome != "cancelled" or not self.question or self.changes_stack:
+            return ""
+        valid = ", and its plan stays valid" if self.tool == "up" else ""
+        return f"The user did not answer, so {self.name} changed nothing{valid}. Call {self.tool} again when they can answer."
+
+    @property
     def name(self) -> str:
         """Name for use in a sentence, such as `up of stack x`."""
         return f"{self.tool} of stack {self.stack}" if self.stack else self.tool
@@ -129,7 +141,7 @@ class AgentRun:
             "says": untrusted(self.tool, self.says) if self.says else None,
             "since": self.began,
             "elapsed_s": round(now_s - self.began_s, 1),
-            "next": _NEXT[self.outcome].format(run=self.id),
+            "next": self.unanswered or _NEXT[self.outcome].format(run=self.id),
         }
 
     def answer(self, active: str = "") -> dict[str, Any]:
@@ -142,6 +154,8 @@ class AgentRun:
             raise self.error
         if self.result is not None:
             return self.result
+        if self.unanswered:
+            return {"content": [{"type": "text", "text": self.unanswered}], "isError": True}
         handle = CallToolResult(content=[], structured_content=self.shown())
         return present_result(handle.model_dump(mode="json", by_alias=True, exclude_none=True), active=active)
 
@@ -179,7 +193,7 @@ class Runs:
     def begin(self, tool: str, stack: str | None) -> AgentRun:
         """Add the work of a call."""
         run = AgentRun(tool=tool, stack=stack, began_s=time.monotonic())
-        if tool != ASKS_A_PERSON:
+        if tool not in ASK_A_PERSON:
             run.working.set()
         self._runs[run.id] = run
         return run
@@ -193,7 +207,11 @@ class Runs:
         """
         group.start_soon(run.work, handler)
         try:
-            await run.working.wait()
+            with anyio.move_on_after(QUESTION_S):
+                await run.working.wait()
+            if not run.working.is_set():
+                run.stop("the user did not answer")
+                await run.ended.wait()
             with anyio.move_on_after(self.within_s):
                 await run.ended.wait()
         except anyio.get_cancelled_exc_class():

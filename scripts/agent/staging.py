@@ -1,15 +1,23 @@
 """Guard of `stage_weights`: it copies from a source that the user allowed, to the stack's own bucket."""
 
+import asyncio
 import re
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
+
+from mcp.server.mcpserver import Context, Elicit
 
 from gemma_serving.contracts.errors import CommandRefusedError
+from gemma_serving.engine import runner
+from gemma_serving.planning import planner
+from gemma_serving.planning.units import MONTH_H
+from gemma_serving.scripts.agent.consent import Approval, approval, require_consent
 from gemma_serving.scripts.agent.context import AgentContext, Answer
 from gemma_serving.scripts.agent.tools import ToolCall
-from gemma_serving.scripts.stack.settings import stack_settings
+from gemma_serving.scripts.stack.settings import require_staged, stack_settings
 
 _BUCKET_FOLDER: Final = re.compile(r"gs://[a-z0-9][a-z0-9._-]{1,61}[a-z0-9](/(?!\.\.?(/|$))[\w.-]+)*/?", re.ASCII)
+_STORAGE: Final = "bucket_usd_per_gib_month"
 _DEFAULT_BRANCH: Final = "main"
 """Branch of the hub that only the model's owners write. The hub also has the commits that anyone proposed, by their hash."""
 
@@ -22,12 +30,44 @@ def parse_sources(given: Sequence[str]) -> frozenset[str]:
     return frozenset(source.rstrip("/") for source in given)
 
 
+def prompt_for_staging(agent: AgentContext) -> Callable[..., Awaitable[Elicit[Approval] | Approval]]:
+    """Return the function that asks whether weights may be copied."""
+
+    async def prompt(
+        stack: str, origin: str | None, revision: str | None, code: str | None, context: Context[Any, Any]
+    ) -> Elicit[Approval] | Approval:
+        question = await asyncio.to_thread(_question, agent, stack, origin, revision)
+        if agent.runs.active(stack, None):
+            return Approval(approve=False)  # the guard names the work that changes the stack
+        return approval(context, stack, question, code)
+
+    return prompt
+
+
 async def stage_allowed(call: ToolCall) -> Answer:
-    """Stage weights of the stack's owners, or of a source that the user allowed."""
-    _require_revision(call.stack, call.given["revision"])
-    _require_source(call.agent, call.given["origin"])
+    """Stage weights of the stack's owners, or of a source that the user allowed, after the user said yes."""
+    question = await asyncio.to_thread(_question, call.agent, call.stack, call.given["origin"], call.given["revision"])
     call.agent.runs.claim(call.stack)
+    require_consent(call, question)
     return await call.run()
+
+
+def _question(agent: AgentContext, stack: str, origin: str | None, revision: str | None) -> str:
+    """Return the question about a copy. Raises CommandRefusedError for one that is not allowed, and PlanningError."""
+    from gemma_serving.stacks.planned import to_question  # noqa: PLC0415 - loads Pulumi's SDK
+
+    _require_revision(stack, revision)
+    _require_source(agent, origin)
+    settings = stack_settings(stack)
+    require_staged(stack, settings)
+    bill = planner.plan(to_question(settings, runner.project_folder())).running.bill
+    stored = next((part.usd for part in bill if part.price is not None and part.price.key == _STORAGE), 0.0)
+    return (
+        f"COPY weights of stack {stack!r}? An assistant requests this. It copies {settings.model} from {origin or 'the Hugging Face hub'} to "
+        f"bucket {settings.bucket_name(stack)}, which it creates if there is none, and writes their hash to Pulumi.{stack}.yaml. "
+        f"A running server does not change. Cost: ${stored / MONTH_H:,.4f} per hour (${stored:,.2f} per month) of storage "
+        "until the bucket is deleted, no maximum. Decline to copy nothing."
+    )
 
 
 def _require_revision(stack: str, revision: str | None) -> None:

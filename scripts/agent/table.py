@@ -7,10 +7,11 @@ from typing import Final
 
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.engine.runner import settings_names
-from gemma_serving.scripts.agent.approvals import require_own_program, run_plan, show_plan
+from gemma_serving.scripts.agent.approvals import prompt_for_plan, require_own_program, run_plan, show_plan
+from gemma_serving.scripts.agent.consent import Approval
 from gemma_serving.scripts.agent.context import Answer
-from gemma_serving.scripts.agent.deletions import Typed, delete_typed
-from gemma_serving.scripts.agent.staging import stage_allowed
+from gemma_serving.scripts.agent.deletions import TypedName, delete_typed, prompt_for_deletion
+from gemma_serving.scripts.agent.staging import prompt_for_staging, stage_allowed
 from gemma_serving.scripts.agent.tools import AgentTool, ToolCall
 from gemma_serving.scripts.cli.command import Effect
 
@@ -111,19 +112,25 @@ TOOLS: Final = (
         command="up",
         help="Deploy a stack, or with `restart` only start its server again. It continues from what an interrupted or failed run left. "
         "It runs the program of the project's folder, with its virtual environment and its provider plugins.",
-        note="Runs exactly the plan of preview, once: pass the same arguments and `plan`. It can take hours.",
+        note="Runs exactly the plan of preview, once: pass the same arguments and `plan`. The user is asked first. It can take hours.",
         fixed={"dry_run": False, "yes": True},
         requires=("plan",),
         changes=("up", "restart"),
         guard=run_plan,
+        prompt=prompt_for_plan,
+        typed=Approval,
+        takes_code=True,
     ),
     AgentTool(
         name="stage_weights",
         command="stage_model",
-        note="`origin`: the hub, or a source that the user allowed. A running server does not change. Then run preview and up.",
+        note="`origin`: the hub, or a source that the user allowed. The user is asked first. A running server does not change. Then run preview and up.",
         fixed={"list_folders": False},
         changes=("stage",),
         guard=stage_allowed,
+        prompt=prompt_for_staging,
+        typed=Approval,
+        takes_code=True,
     ),
     AgentTool(
         name="teardown",
@@ -134,6 +141,7 @@ TOOLS: Final = (
         requires=("stack",),
         changes=("teardown",),
         guard=delete_typed,
-        typed=Typed,
+        prompt=prompt_for_deletion,
+        typed=TypedName,
     ),
 )

@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from typing import Annotated, Any, Final, cast
 
+from mcp import MCPError
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError, UnexpectedToolError
 from mcp.types import CallToolResult, InputRequiredResult, Tool
@@ -21,6 +22,7 @@ from gemma_serving.contracts.plain_text import for_model
 from gemma_serving.engine import runner
 from gemma_serving.engine.runner import stacks_in
 from gemma_serving.planning.errors import PlanningError
+from gemma_serving.scripts.agent.consent import is_open_question
 from gemma_serving.scripts.agent.context import ERROR_NOTE, AgentContext
 from gemma_serving.scripts.agent.permissions import CHANGES, LONGEST_WAIT_S
 from gemma_serving.scripts.agent.recording import WAIT, AuditFile, Recorder
@@ -34,6 +36,10 @@ _CHUNK_BYTES: Final = 65536
 _Run = Annotated[str, Field(pattern=r"^run-[0-9a-f]{1,16}$", description="The `run` of an answer. status lists them.")]
 _ERROR_CHARACTERS: Final = 4_000
 _VALUE_CHARACTERS: Final = 60
+_UNASKED: Final = (
+    "Nothing was changed. Without a form, the user runs `gemma agent code` with the stack in their own terminal, and up "
+    "and stage_weights take the code."
+)
 _SHOULD: Final = re.compile(r"^\w+ should\b")
 """Prefix of pydantic's messages: `Input should be at least ...`."""
 
@@ -59,8 +65,14 @@ class AgentServer(MCPServer[Any]):
         given = {key: value for key, value in arguments.items() if value is not None}
         try:
             return await super().call_tool(name, given, context)
+        except MCPError as error:
+            if not is_open_question():
+                raise
+            raise ToolError(f"The client did not ask the user: {error.error.message}. {_UNASKED}") from None
         except ToolError as error:
             cause = error.__cause__
+            if is_open_question() and not isinstance(cause, ScriptError):
+                raise ToolError(f"The client's answer is not one to the question. {_UNASKED}") from None
             if isinstance(cause, (ScriptError, PlanningError)):
                 raise ToolError(self._sentence(cause)) from None
             if isinstance(error, UnexpectedToolError):
@@ -104,8 +116,8 @@ def _sentence_about_argument(tool: str, error: ValidationError) -> str:
     return f"{place} of {tool} is {shown}; it {_SHOULD.sub('must', problem['msg'])}."
 
 
-def build(agent: AgentContext, audit: AuditFile, tools: frozenset[str] | None = None) -> MCPServer[Any]:
-    """Return the server with the allowed tools, limited to `tools` if set."""
+def build(agent: AgentContext, audit: AuditFile) -> MCPServer[Any]:
+    """Return the server with the allowed tools."""
     server = AgentServer(
         NAME,
         title="Gemma 4 behind vLLM on Google Cloud",
@@ -118,11 +130,9 @@ def build(agent: AgentContext, audit: AuditFile, tools: frozenset[str] | None = 
     # Outermost, to record even calls that the SDK rejects.
     server.middleware.insert(0, Recorder(agent=agent, audit=audit))
     for tool in TOOLS:
-        is_allowed = not tool.changes or not agent.allowed.isdisjoint(tool.changes)
-        if is_allowed and (tools is None or tool.name in tools):
+        if not tool.changes or not agent.allowed.isdisjoint(tool.changes):
             tool.add(server, agent)
-    if tools is None or WAIT in tools:
-        _add_work(server, agent)
+    _add_work(server, agent)
     add_pages(server)
     return server
 

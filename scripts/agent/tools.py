@@ -8,10 +8,10 @@ import importlib
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, wraps
 from typing import Annotated, Any, Final, cast
 
-from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver import Context, ElicitationResult, MCPServer, Resolve
 from mcp.types import ToolAnnotations
 from pydantic import Field
 
@@ -27,6 +27,7 @@ MOST_TEXT: Final = 100_000
 """Characters of a text of any length, such as a prompt."""
 _FROM_INPUT: Final = "-"
 STACK: Final = "stack"
+_TYPED: Final = "typed"
 HINTS: Final[Mapping[Effect, ToolAnnotations]] = {
     Effect.READS: ToolAnnotations(read_only_hint=True, open_world_hint=False),
     Effect.ASKS: ToolAnnotations(read_only_hint=True, open_world_hint=True),
@@ -52,6 +53,8 @@ class ToolCall:
     given: Mapping[str, Any]
     typed: Any = None
     """The user's response to the tool's prompt."""
+    code: str | None = None
+    """Code from the user's terminal, in place of a response."""
 
     @property
     def stack(self) -> str:
@@ -66,6 +69,9 @@ class ToolCall:
 
 Guard = Callable[[ToolCall], Awaitable[Answer]]
 """Runs the command of a call, unless it refuses the call."""
+Prompt = Callable[[AgentContext], Callable[..., Awaitable[Any]]]
+"""Returns the function of a server that asks the user, with parameters named as the tool's arguments."""
+_CODE: Final = "Code that the user read on their terminal, for a client that shows no form."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,8 +94,12 @@ class AgentTool:
     effect: Effect | None = None
     """Default: the command's. The fixed options can make it smaller."""
     guard: Guard = ToolCall.run
+    prompt: Prompt | None = None
+    """Asks the user before the guard."""
     typed: Any = None
-    """Type of the user's response to a prompt before the guard; None without a prompt."""
+    """Type of the user's response."""
+    takes_code: bool = False
+    """True if a code can replace the response."""
 
     @property
     def room(self) -> str:
@@ -113,18 +123,23 @@ class AgentTool:
         """Register the tool."""
 
         async def run(*, context: Context[Any, Any], **given: Any) -> object:  # noqa: ANN401 - its signature is below
-            if self.changes and not agent.allowed & {*self.changes}:
-                agent.require(self.changes[0])
-            if isinstance(stack := given.get(STACK), str):
-                _require_stack_name(stack)
-            typed = given.pop("typed", None)
-            return await self.guard(ToolCall(agent=agent, context=context, tool=self, given=given, typed=typed))
+            self._require(agent, given)
+            typed, code = given.pop(_TYPED, None), given.pop("code", None)
+            call = ToolCall(agent=agent, context=context, tool=self, given=given, typed=typed, code=code)
+            return await self.guard(call)
 
-        signature = self._signature()
+        signature = self._signature(agent)
         cast("Any", run).__signature__ = signature
         run.__annotations__ = {name: one.annotation for name, one in signature.parameters.items()}
         hints = HINTS[self.effect or command_of(self.command).effect]
         server.tool(name=self.name, description=self.description, annotations=hints)(run)
+
+    def _require(self, agent: AgentContext, given: Mapping[str, Any]) -> None:
+        """Raise CommandRefusedError without the permission, or for a stack that is not a name."""
+        if self.changes and not agent.allowed & {*self.changes}:
+            agent.require(self.changes[0])
+        if isinstance(stack := given.get(STACK), str):
+            _require_stack_name(stack)
 
     def words(self, given: Mapping[str, object]) -> tuple[Sequence[str], str]:
         """Return the words of the command line, and the text for its standard input. Raises CommandRefusedError for an unsafe value."""
@@ -135,7 +150,7 @@ class AgentTool:
             found += _words(fields[name], value)
         return found, "".join(texts)
 
-    def _signature(self) -> inspect.Signature:
+    def _signature(self, agent: AgentContext) -> inspect.Signature:
         kind = inspect.Parameter.KEYWORD_ONLY
         parameters = [inspect.Parameter("context", kind, annotation=Context[Any, Any])]
         for name, one in self.options.items():
@@ -143,9 +158,23 @@ class AgentTool:
             default = inspect.Parameter.empty if is_required else json_default(one)
             # A default is not validated, so an optional argument needs no type that includes null.
             parameters.append(inspect.Parameter(name, kind, default=default, annotation=_annotation(one)))
-        if self.typed is not None:
-            parameters.append(inspect.Parameter("typed", kind, annotation=self.typed))
+        if self.takes_code:
+            code = Annotated[str, Field(description=_CODE, max_length=_MOST_CHARACTERS)]
+            parameters.append(inspect.Parameter("code", kind, default=None, annotation=code))
+        if self.prompt is not None:
+            response = Annotated[ElicitationResult[self.typed], Resolve(self._checked(agent, self.prompt(agent)))]
+            parameters.append(inspect.Parameter(_TYPED, kind, annotation=response))
         return inspect.Signature(parameters, return_annotation=Answer)
+
+    def _checked(self, agent: AgentContext, prompt: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        """Return a prompt that asks nobody about a call without its permission, or about what is not a stack's name."""
+
+        @wraps(prompt)
+        async def checked(**given: Any) -> object:  # noqa: ANN401 - its signature is the prompt's
+            self._require(agent, given)
+            return await prompt(**given)
+
+        return checked
 
 
 @cache

@@ -37,8 +37,11 @@ __all__ = [
     "usage_words",
 ]
 StackName = Annotated[str, Option("Name of the stack.", metavar="STACK")]
+_ASKS: Final = "--allow up asks you first, with the price. maxAge and maxUsd in the file of a stack limit its cost."
 _SYNONYMS: Final[Mapping[str, str]] = {
     "--tail": "--lines", "-n": "--lines", "-f": "--follow", "-y": "--yes", "--users": "--workload", "--cost": "--costs",
+    **dict.fromkeys(("--max-hours", "--max-usd", "--max-usd-per-hour"), _ASKS),
+    "--toolsets": "--allow names what an assistant may do; your client can hide tools.",
     "--conservative": "--max-ttft-s and --max-tpot-s limit typical times; set them lower.",
 }  # fmt: skip
 

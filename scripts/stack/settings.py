@@ -29,3 +29,12 @@ def stack_settings(stack: str, *, project: str | None = None, folder: Path | Non
 def stack_project(stack: str, *, project: str | None = None) -> str:
     """Return the project of a stack. Raises CommandRefusedError as `stack_settings` does."""
     return stack_settings(stack, project=project).project
+
+
+def require_staged(stack: str, settings: "Settings") -> None:
+    """Raise CommandRefusedError for a stack that does not read its weights from a bucket."""
+    if settings.weights != "bucket":
+        raise CommandRefusedError(
+            f"Stack {stack} does not use staged weights (weights: {settings.weights}). "
+            "To stage weights, set weights: bucket."
+        )

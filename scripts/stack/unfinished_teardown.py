@@ -8,7 +8,7 @@ from typing import Final
 from gemma_serving.contracts.fields import as_mapping, as_sequence, json_object
 from gemma_serving.engine.backend import memory
 from gemma_serving.engine.state import StackState
-from gemma_serving.scripts.stack.limit_record import limit_name, limit_record
+from gemma_serving.scripts.stack.old_limits import forget_limit
 
 _STORED_KEYS: Final = ("type", "urn", "inputs")
 
@@ -39,15 +39,10 @@ def is_unfinished(stack: str) -> bool:
     return bool(_noted(stack))
 
 
-def forget(stack: str, *, plan: str | None = None) -> None:
-    """Record that no teardown of a stack is unfinished, and that no assistant's limit applies: the stack is gone, or a user deployed it.
-
-    `plan`: the plan that was deployed. The limit of one that an assistant deploys stays.
-    """
+def forget(stack: str) -> None:
+    """Record that no teardown of a stack is unfinished: the stack is gone, or a user deployed it."""
     memory().remove(_name(stack))
-    record = limit_record(stack)
-    if record is None or plan not in record.plans:
-        memory().remove(limit_name(stack))
+    forget_limit(stack)
 
 
 def _noted(stack: str) -> Mapping[str, object]:

@@ -31,7 +31,7 @@ from gemma_serving.planning.units import GIB
 from gemma_serving.scripts.cli import command
 from gemma_serving.scripts.cli.command import not_written, print_text
 from gemma_serving.scripts.cli.transfer import Transfer, overwrite_line
-from gemma_serving.scripts.stack.settings import stack_settings
+from gemma_serving.scripts.stack.settings import require_staged, stack_settings
 from gemma_serving.scripts.stage_model import housekeeping
 from gemma_serving.scripts.stage_model.bucket_creation import create_bucket, has_bucket
 from gemma_serving.scripts.stage_model.staging_options import StageOptions
@@ -49,11 +49,7 @@ def stage_model(options: StageOptions) -> ExitCode:
     """Run the command. Raises CommandRefusedError before the first change, and ScriptError."""
     stack, settings = options.stack, stack_settings(options.stack)
     _require_usable(options)
-    if settings.weights != "bucket":
-        raise CommandRefusedError(
-            f"Stack {stack} does not use staged weights (weights: {settings.weights}). "
-            "To stage weights, set weights: bucket."
-        )
+    require_staged(stack, settings)
     if options.list_folders or options.remove is not None:
         return housekeeping.manage(stack, settings, options.remove, yes=options.yes, as_json=options.as_json)
     if not settings.weights_name:

@@ -77,7 +77,7 @@ def _up(options: UpOptions) -> ExitCode:
             frozen=frozen,
         )
         noted = nullcontext() if options.dry_run else noted_up(options.stack)
-        with noted, prepared_stack(options.stack, dry_run=options.dry_run, plan=options.plan) as (facts, settings):
+        with noted, prepared_stack(options.stack, dry_run=options.dry_run) as (facts, settings):
             return deploy(facts, settings, request)
 
 

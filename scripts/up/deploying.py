@@ -113,7 +113,7 @@ def deploy(facts: StackFacts, settings: Settings, request: UpRequest) -> ExitCod
     effect = [*coming.sentences, change_counts(changes, unchanged), f"Cost: {coming.cost}", *order]
     sentences = [*shown, *effect, *([limits] if limits else [])]
     if request.dry_run:
-        request.show(headline(stack, changes), sentences, document, plan)
+        request.show(headline(stack, changes), sentences, document, plan, effect=coming.sentences)
         return ExitCode.DONE
     request.tell("\n".join(sentences))
     if not request.yes:

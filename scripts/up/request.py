@@ -60,15 +60,17 @@ class UpRequest:
         else:
             print_result(text)
 
-    def show(self, effect: str, sentences: Sequence[str], document: Document, plan: str) -> None:
-        """Print the end of the result. With JSON, a dry run has each change, and the price before and after."""
+    def show(
+        self, headline: str, sentences: Sequence[str], document: Document, plan: str, *, effect: Sequence[str] = ()
+    ) -> None:
+        """Print the end of the result. With JSON, a dry run has its effect on the server, each change, and the price before and after."""
         if not self.as_json:
             print_result("\n".join(sentences))
             return
         found: dict[str, object] = {"schema_version": SCHEMA_VERSION, "dry_run": self.dry_run, "plan": plan or None}
-        found |= {"headline": effect, "sentences": list(sentences)}
+        found |= {"headline": headline, "sentences": list(sentences)}
         if self.dry_run and self.frozen is not None:
-            found |= _plan_facts(self.frozen, document)
+            found |= {"effect": list(effect or [f"{headline}."]), **_plan_facts(self.frozen, document)}
         print_text(json.dumps(found))
 
 

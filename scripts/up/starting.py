@@ -31,6 +31,7 @@ from gemma_serving.scripts.doctor.api import Diagnosis, read_quotas, require_rea
 from gemma_serving.scripts.stack.costs import found_sentence, lost_files, reported_costs
 from gemma_serving.scripts.stack.deployed_server import CAPACITY
 from gemma_serving.scripts.stack.facts import read_facts
+from gemma_serving.scripts.stack.old_limits import old_limits
 from gemma_serving.scripts.stack.serves import short_identity
 from gemma_serving.scripts.stack.settings import stack_settings
 from gemma_serving.scripts.stack.unfinished_teardown import forget
@@ -49,11 +50,10 @@ _SEARCH_LIMIT_S: Final = 60.0
 
 
 @contextlib.contextmanager
-def prepared_stack(stack: str, *, dry_run: bool, plan: str | None = None) -> Generator[tuple[StackFacts, Settings]]:
+def prepared_stack(stack: str, *, dry_run: bool) -> Generator[tuple[StackFacts, Settings]]:
     """Require that nothing blocks a stack, and create its state if it has none. A failure removes an empty new state.
 
     Yield its facts with its server, and its settings. With `dry_run`, a state that is missing or cut off is replaced in a temporary backend.
-    `plan`: the id of the plan that is deployed.
 
     Raises CommandRefusedError before anything is created, and ScriptError if its state cannot be read.
     """
@@ -82,9 +82,12 @@ def prepared_stack(stack: str, *, dry_run: bool, plan: str | None = None) -> Gen
         print_progress("up", f"could not check whether stack {stack} runs elsewhere: {facts.labels.why}")
     quotas = to_variable(read_quotas(needs))
     with variable(QUOTAS_VARIABLE, quotas), _kept_state(state, dry_run=dry_run and is_lost):
+        if not dry_run:
+            for text in old_limits(stack):
+                print_progress("up", text)
         yield facts, settings
         if not dry_run:
-            forget(stack, plan=plan)
+            forget(stack)
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ import stat
 
 import pytest
 
+from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.memory import Memory, memory_of, write_private
 from gemma_serving.engine.backend import memory
 from gemma_serving.scripts.agent.codes import code_shelf
@@ -72,6 +73,8 @@ def test_without_a_folder_for_records_it_says_what_is_lost_and_continues(monkeyp
         "",
     )
     assert capsys.readouterr().err == ""
-    with pytest.raises(OSError, match="Not a directory"):
-        code_shelf().new("x")
+    with pytest.raises(
+        CommandRefusedError, match=r"Cannot store a question in .*: Not a directory\. Set XDG_STATE_HOME"
+    ):
+        code_shelf().ask("x", "question")
     assert (memory().read("a"), memory().stacks(""), Memory(memory().folder).written_s("a")) == (None, [], 0.0)

@@ -147,7 +147,6 @@ MAY_START = frozenset(
         "gemma_serving/cloud/staging/template_age.py",
         "gemma_serving/engine/children.py",
         "gemma_serving/engine/trial.py",
-        "scripts/agent/keeper.py",
         "scripts/agent/programs.py",
         "scripts/stack/access.py",
     }

@@ -35,7 +35,6 @@ _STACKS: Final = (
 _PRICES: Final = (
     "tests/agreement/test_capacity_states.py",
     "tests/planning",
-    "tests/scripts/agent/test_budget.py",
     "tests/scripts/test_prices_agree.py",
     "tests/scripts/test_refreshed_prices.py",
 )
@@ -85,11 +84,11 @@ ROOMS: Final = {
     "assistant": Room(
         ("tests/scripts/agent",),
         (
+            "scripts/agent/approvals.py",
             "scripts/agent/bounds.py",
+            "scripts/agent/codes.py",
+            "scripts/agent/consent.py",
             "scripts/agent/deletions.py",
-            "scripts/agent/keeper.py",
-            "scripts/agent/limits.py",
-            "scripts/agent/spending.py",
         ),
     ),
     "up": Room(

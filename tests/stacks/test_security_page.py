@@ -226,7 +226,6 @@ def test_the_page_says_where_each_server_listens_and_what_its_rules_allow(resour
 
 
 OTHERS_THAN_COMMANDS = {
-    "limit in hours of the assistant",
     "`gemma` without words",
     "`localcloud`",
     "`localcloud try`",

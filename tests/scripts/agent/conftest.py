@@ -12,18 +12,17 @@ from mcp.client.client import Client
 from gemma_serving.contracts.memory import memory_of
 from gemma_serving.engine.state import StackState
 from gemma_serving.engine.steps import PlannedStep
-from gemma_serving.scripts.agent import approvals, deletions
-from gemma_serving.scripts.agent.bounds import Bound
+from gemma_serving.scripts.agent import approvals, consent, deletions
 from gemma_serving.scripts.agent.codes import CodeShelf
 from gemma_serving.scripts.agent.context import AgentContext, ShownPlan
 from gemma_serving.scripts.agent.permissions import parse_permissions
 from gemma_serving.scripts.agent.programs import ProgramResult
 from gemma_serving.scripts.agent.recording import AuditFile
-from gemma_serving.scripts.agent.spending import SpendingLimit
 from gemma_serving.scripts.agent.staging import parse_sources
 
 ROOT = Path(__file__).parents[3]
 STACK = "l4-qat"
+BOUND = "$2.00 per hour. This run costs at most $8.00."
 CANARY = "hf_canary0123456789abcdef"
 STEP = {"op": "create", "type": "t", "name": "bucket", "digest": "d"}
 
@@ -44,7 +43,10 @@ def keep(agent, stack=STACK, **arguments):
     """Show a plan as `preview` does, and return the arguments of `up`."""
     plan, arguments = plan_of(stack), {"stack": stack, **arguments}
     steps = (PlannedStep(**STEP),)
-    agent.shown[plan] = ShownPlan(id=plan, change="up", stack=stack, arguments=arguments, usd_per_hour=2.0, steps=steps)
+    effect = f"{stack}: creates the service."
+    agent.shown[plan] = ShownPlan(
+        id=plan, change="up", stack=stack, arguments=arguments, effect=effect, usd_per_hour=2.0, steps=steps
+    )
     return {**arguments, "plan": plan}
 
 
@@ -86,7 +88,9 @@ class Commands:
     def plan(self, argv):
         """What `gemma up --json` prints."""
         stack = argv[argv.index("--stack") + 1]
-        facts = {"usd_per_hour": self.usd_per_hour, "steps": list(self.steps)}
+        effect = [f"{stack}: changes.", "Requests fail for 8 min."]
+        sentences = {"sentences": effect} if "--restart" in argv else {"effect": effect, "sentences": ["It fits."]}
+        facts = {"usd_per_hour": self.usd_per_hour, "steps": list(self.steps), **sentences}
         return {"plan": plan_of(stack, self.steps), "headline": f"{stack}: changes", **facts}
 
 
@@ -96,25 +100,26 @@ def commands(monkeypatch):
     monkeypatch.setattr(approvals, "planned_cost", lambda *_: None)
     monkeypatch.setattr(approvals, "read", lambda stack: StackState(stack=stack, status="read"))
     monkeypatch.setattr(
-        approvals, "require_bound", lambda *_, **__: Bound(text="This run costs $8.00 at most.", usd=8.0)
+        approvals, "require_bound", lambda _stack, usd, *_: BOUND if usd == 2.0 else f"${usd} per hour."
     )
     return Commands(monkeypatch)
 
 
 @pytest.fixture(autouse=True)
 def codes(monkeypatch, tmp_path):
-    """Where the codes of deletions are."""
+    """Where the questions and their codes are. The stacks of the checkout name no project."""
+    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "local-project")
     shelf = CodeShelf(memory=memory_of(tmp_path, "of codes"))
-    monkeypatch.setattr(deletions, "code_shelf", lambda: shelf)
+    for module in (consent, deletions):
+        monkeypatch.setattr(module, "code_shelf", lambda: shelf)
     return shelf
 
 
 @pytest.fixture
 def bench_of():
-    def make(allow="", *, secrets=(CANARY,), stage_from=(), **money):
+    def make(allow="", *, secrets=(CANARY,), stage_from=()):
         return AgentContext(
             allowed=parse_permissions(allow),
-            spending=SpendingLimit(states=dict, **{"usd_per_hour_limit": 10.0, "usd_limit": 40.0, **money}),
             stage_from=parse_sources(stage_from),
             secrets=secrets,
         )
@@ -138,14 +143,23 @@ def answering(action, content=None):
     return answer
 
 
-def typing(codes, stack=STACK, *, bucket=False, **other):
-    """The answer of a person who looks at their terminal."""
-    typed = {"stack_name": stack, "code": codes.new(stack)[1 if bucket else 0]}
-    return answering("accept", {**typed, **other})
+YES = answering("accept", {"approve": True})
 
 
-async def call(server, tool, arguments, **client):
-    async with Client(server, **client) as one:
+def typing(codes, stack=STACK, **other):
+    """The answers of a person who reads the code on their terminal."""
+
+    async def answer(_context, question):
+        if "approve" in question.requested_schema["properties"]:
+            return types.ElicitResult(action="accept", content={"approve": True})
+        content = {"stack_name": stack, "code": codes.new(stack)[1], **other}
+        return types.ElicitResult(action="accept", content=content)
+
+    return answer
+
+
+async def call(server, tool, arguments, *, elicitation_callback=YES, **client):
+    async with Client(server, elicitation_callback=elicitation_callback, **client) as one:
         return await one.call_tool(tool, arguments)
 
 

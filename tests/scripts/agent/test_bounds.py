@@ -1,4 +1,4 @@
-"""The bound of an `up` by an assistant: the run itself once, hours of a service, otherwise `maxUsd` and a guard.
+"""The bound of an `up` by an assistant: the run itself once, none for one instance that requests start, otherwise `maxUsd` and a guard.
 
 Records and accounts are those of a local cloud.
 """
@@ -56,8 +56,11 @@ def step(op, kind=CAPACITY_TYPE):
     return PlannedStep(op=op, type=kind, name="tpu", digest="")
 
 
-def bound(planned, *steps, state=MISSING, has_keeper=False):
-    return require_bound(planned, steps, state, own_hours=4, has_keeper=has_keeper)
+def bound(planned, *steps, state=MISSING, usd_per_hour=1.5):
+    """Return what is said after the price per hour."""
+    rate, text = require_bound(planned, usd_per_hour, steps, state).split("1.50 per hour", 1)
+    assert rate == "$"
+    return text.removeprefix(". ")
 
 
 def refusal(planned, *steps, **now):
@@ -68,11 +71,11 @@ def refusal(planned, *steps, **now):
 
 @pytest.mark.parametrize("stack", TPU_STACKS)
 def test_the_file_of_each_shipped_tpu_stack_bounds_its_first_run(world, stack):
-    found = bound(shipped(stack), step("create"))
     usd = "21.60" if stack.startswith("tpu-v6e4") else "5.40"
-    assert not found.is_own
-    assert (f"{found.usd:.2f}", found.is_new) == (usd, True)
-    assert found.text == f"This run costs at most ${usd} for one run of 4 h; then Google deletes the TPU VM."
+    assert (
+        bound(shipped(stack), step("create"))
+        == f"This run costs at most ${usd} for one run of 4 h; then Google deletes the TPU VM."
+    )
 
 
 @pytest.fixture
@@ -88,11 +91,8 @@ def begun():
 
 def test_the_first_run_covers_its_updates_and_no_second_run(begun):
     planned = shipped(TPU)
-    change = bound(planned, step("update"), step("create", "other"))
-    assert change.usd == 0.0
-    assert change.text == (
-        "This plan starts no new run. The current run costs at most $21.60 for one run of 4 h; then Google deletes the TPU VM."
-    )
+    same = "This plan starts no new run. The current run costs at most $21.60 for one run of 4 h; then Google deletes the TPU VM."
+    assert bound(planned, step("update"), step("create", "other")) == same
     second = "An assistant deploys a second run only with maxAge and maxUsd. This is a second run: "
     for steps in (
         (step("replace"),),
@@ -100,16 +100,12 @@ def test_the_first_run_covers_its_updates_and_no_second_run(begun):
         (step("replace", "other"), step("create")),
     ):
         assert refusal(planned, *steps) == f"{second}the plan replaces the current one. {UNLIMITED}"
-    assert bound(planned, step("replace", "other"), step("same")).usd == 0.0
+    assert bound(planned, step("replace", "other"), step("same")) == same
     stack_recorder(planned.settings, TPU).note()
     begun.call("DELETE", "tpu", f"v2alpha1/{begun.full_name}?force=true")
     assert refusal(planned) == f"{second}the first one is over. {UNLIMITED}"
     limited = bound(shipped(TPU, max_usd=50), step("create"))
-    assert (limited.usd, limited.is_new) == (50.0, True)
-    assert (
-        limited.text
-        == "Each run costs at most $21.60 for one run of 4 h; then Google deletes the TPU VM. maxUsd is $50."
-    )
+    assert limited == "Each run costs at most $21.60 for one run of 4 h; then Google deletes the TPU VM. maxUsd is $50."
 
 
 def test_a_record_or_a_zone_that_cannot_be_read_or_a_lost_record_is_not_a_first_run(begun):
@@ -157,48 +153,42 @@ def test_a_known_guard_and_a_cost_limit_allow_a_service_and_an_unknown_guard_doe
     planned = shipped(RUN, WARM, max_usd=50)
     with open_world() as world:
         world.account(GUARD, "made by accounts.sh")
-        assert bound(planned).text == (
+        assert bound(planned) == (
             f"maxUsd is $50. A scheduled guard enforces it: the account {GUARD} of project {PROJECT} shows that one was set up, not that it runs."
         )
-        assert not bound(shipped(RUN, max_usd=50)).is_own
+        assert bound(shipped(RUN, max_usd=50)).startswith("maxUsd is $50. ")
         assert f"{GUARDED}Stack {RUN} has no maxUsd. The user" in refusal(shipped(RUN, WARM))
         fault = Fault(method="iam.projects.serviceAccounts.get", status=403, count=9)
         world.cloud.cloud.scenario = Scenario(operations=OperationDurations(instant=True), faults=[fault])
         assert f"{GUARDED}cannot check whether a guard exists, without which maxAge and maxUsd" in refusal(planned)
 
 
-RUN_STACKS = {"l4-12b-qat": "4.19", "l4-qat": "4.82", "rtx6000-31b": "12.75"}
+RUN_STACKS = [stack_of_file(path.name) for path in shipped_files(ROOT) if "Pulumi.tpu-" not in path.name]
+NO_MAXIMUM = " while requests come, no maximum. Without requests, only storage costs money."
 SERVES = {"type": SERVICE_TYPE, "urn": "urn:pulumi:s::p::t::vllm"}
 
 
-@pytest.mark.parametrize(("stack", "usd"), RUN_STACKS.items())
-def test_the_file_of_each_shipped_service_allows_hours_that_this_server_ends(world, stack, usd):
-    found = bound(shipped(stack))
-    assert found.is_own
-    assert (f"{found.usd:.2f}", found.is_new) == (usd, True)
-    assert bound(shipped(stack), state=StackState(stack=stack, status="read")).is_new
-    assert not bound(shipped(stack), has_keeper=True).is_new
-    assert found.text == (
-        f"This service costs at most ${usd} for 4 h of one instance, and without requests only storage. A process of this server deletes "
-        "the stack, but not its bucket, 4 h after its first up, or as soon as this server exits or is killed. If this computer is off or "
-        f"offline then, nothing deletes it until `gemma agent` starts again in this folder, or you run `gemma teardown {stack}`. "
-        f"To keep the service without this limit, run `gemma up {stack}`."
-    )
+@pytest.mark.parametrize("stack", RUN_STACKS)
+def test_one_instance_that_requests_start_has_no_maximum_and_one_that_always_runs_needs_a_guard(world, stack):
+    """Of the shipped stacks only the one of field report 002 keeps an instance; its refusal names what its user adds."""
+    planned = shipped(stack)
+    if planned.settings.cloud_run.min_instances:
+        assert stack == "l4-qat-002"
+        assert f"Stack {stack} has no maxUsd; {NO_GUARD}. The user can set limits in Pulumi.{stack}.yaml" in refusal(
+            planned
+        )
+        assert bound(shipped(stack, {"min_instances": 0})) == NO_MAXIMUM
+    else:
+        for state in (StackState(stack=stack, status="read", resources=[SERVES]), MISSING):
+            assert bound(planned, state=state) == NO_MAXIMUM
 
 
-def test_more_than_one_instance_is_not_bounded_by_hours(world):
-    assert NO_GUARD in refusal(shipped(RUN, {"max_instances": 2}))
+@pytest.mark.parametrize("block", [{"max_instances": 2}, {"min_instances": 1, "max_instances": 1}])
+def test_more_instances_than_one_that_requests_start_need_a_guard(world, block):
+    assert NO_GUARD in refusal(shipped(RUN, block))
 
 
-@pytest.mark.parametrize(
-    "state",
-    [
-        StackState(stack=RUN, status="read", resources=[SERVES]),
-        StackState(stack=RUN, status="read", pending=[SERVES]),
-        StackState(stack=RUN, status="unreadable"),
-    ],
-)
-def test_a_service_of_somebody_else_gets_no_limit_that_would_delete_it(world, state):
-    """Only the server that created it, or that sees that none exists, may delete it without a code."""
-    assert NO_GUARD in refusal(shipped(RUN), state=state)
-    assert bound(shipped(RUN), state=state, has_keeper=True).is_own
+@pytest.mark.parametrize("stack", [TPU, RUN])
+def test_no_limit_replaces_a_price(world, stack):
+    said = f"The price of stack {stack} per hour is unknown. The user can set prices in Pulumi.{stack}.yaml to a file with the price"
+    assert refusal(shipped(stack, max_usd=50), usd_per_hour=None).startswith(said)

@@ -12,10 +12,12 @@ import anyio
 import pytest
 from mcp.client.client import Client
 
+from gemma_serving.engine.backend import memory
 from gemma_serving.scripts.agent import programs
 from gemma_serving.scripts.agent.permissions import CHANGES
 from gemma_serving.scripts.agent.programs import run_program
 from gemma_serving.scripts.agent.tool_server import build
+from gemma_serving.scripts.stack.old_limits import old_limits
 from tests.polling import until
 
 ROOT = Path(__file__).parents[3]
@@ -108,11 +110,26 @@ def test_the_skill_names_tools_that_exist(bench_of, audit):
         "teardown",
     }
     figures = "headline usd_per_hour usd_per_hour_now is_disruptive waiting_requests kv_use_share"
-    words = "active allowed cause document finding metrics note restart run budget missing set summarize tunnel"
+    words = "active allowed cause code document finding metrics note restart run budget missing set summarize tunnel"
     assert called - tools <= set(f"{figures} {words}".split())
 
 
 # The start.
+
+
+def test_each_limit_in_hours_of_an_earlier_commit_is_named_once(monkeypatch, tmp_path):
+    """Only a record that only this user can have written is one, and its name becomes part of a printed command."""
+    monkeypatch.chdir(tmp_path)
+    records = memory()
+    for stack in ("l4-qat", "of-others", "x;y", "tpu"):
+        records.write(f"limit-{stack}.json", "{}")
+    records.path("limit-of-others.json").chmod(0o666)
+    said = "An assistant deployed stack {0} with a limit in hours, which nothing enforces any more. To delete the stack, run `gemma teardown {0}`."
+    assert [*old_limits("tpu")] == [said.format("tpu")]
+    assert [*old_limits()] == [said.format("l4-qat")]
+    assert [*old_limits()] == []
+    assert records.stacks("limit-") == ["of-others", "x;y"]
+
 
 NOT_AT_START = ("aiohttp", "google", "grpc", "pulumi", "pulumi_gcp", "requests")
 """Packages that take long to import, and that only some calls need."""

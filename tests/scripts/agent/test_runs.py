@@ -12,7 +12,7 @@ from gemma_serving.scripts.agent import context
 from gemma_serving.scripts.agent.permissions import CHANGES
 from gemma_serving.scripts.agent.table import TOOLS
 from gemma_serving.scripts.agent.tool_server import build
-from tests.scripts.agent.conftest import STACK, answering, called, calls_of, keep, lines, typing
+from tests.scripts.agent.conftest import STACK, YES, called, calls_of, keep, lines, typing
 
 ALL = ",".join(CHANGES)
 
@@ -40,14 +40,14 @@ def driven(agent, audit, work, **client):
 
     async def run():
         with anyio.fail_after(120):
-            async with Client(build(agent, audit), **client) as one:
+            async with Client(build(agent, audit), **{"elicitation_callback": YES, **client}) as one:
                 return await work(one)
 
     return anyio.run(run)
 
 
-def left(bench_of, allow=ALL, within_s=0.0, **spending):
-    agent = bench_of(allow, **spending)
+def left(bench_of, allow=ALL, within_s=0.0):
+    agent = bench_of(allow)
     agent.runs.within_s = within_s
     return agent
 
@@ -87,7 +87,7 @@ def test_a_client_that_gives_up_ends_nothing_and_finds_the_work_in_status(bench_
     assert [(run["tool"], run["outcome"]) for run in runs] == [("up", "done")]
     assert other == []
     assert found.structured_content["ok"]
-    assert outcomes(audit, "up") == ["begun", "left", "done"]
+    assert outcomes(audit, "up") == ["begun", "asked", "begun", "left", "done"]
 
 
 def while_up_runs(agent, audit, slow, work, **client):
@@ -104,7 +104,9 @@ def while_up_runs(agent, audit, slow, work, **client):
 
 
 @pytest.mark.parametrize("tool", ["up", "teardown", "stage_weights"])
-def test_a_second_change_of_a_stack_is_refused_with_the_handle_of_the_first(bench_of, audit, slow, commands, tool):
+def test_a_second_change_of_a_stack_is_refused_with_the_handle_of_the_first(  # noqa: PLR0917 - fixtures
+    bench_of, audit, slow, commands, codes, tool
+):
     agent = left(bench_of)
 
     async def work(client):
@@ -112,8 +114,7 @@ def test_a_second_change_of_a_stack_is_refused_with_the_handle_of_the_first(benc
         agent.runs.within_s = 0.0
         return refused, await client.call_tool("up", keep(agent, "other"))
 
-    person = answering("accept", {"stack_name": STACK, "code": ""})
-    run, (refused, free) = while_up_runs(agent, audit, slow, work, elicitation_callback=person)
+    run, (refused, free) = while_up_runs(agent, audit, slow, work, elicitation_callback=typing(codes))
     assert f"up of stack {STACK} is already running as {run}" in refused.content[0].text
     assert free.structured_content["running"]
     assert not any("teardown" in argv for argv in commands.run)
@@ -164,7 +165,7 @@ def test_a_handle_is_an_answer_of_every_tool(bench_of, audit, slow, codes):
             found[tool.name] = ended.structured_content["tool"]
         return found, {tool.name: tool.output_schema for tool in tools}
 
-    found, listed = driven(agent, audit, work, elicitation_callback=typing(codes, bucket=True))
+    found, listed = driven(agent, audit, work, elicitation_callback=typing(codes))
     assert len(found) == len(listed) - 2
     assert found == {tool: tool for tool in found}
     assert set(listed.values()) == {None}

@@ -1,4 +1,4 @@
-"""Protections: permissions, plans, ceilings, a person's word, the audit file; also against a hostile client, model or log. No engine, no cloud."""
+"""Protections: permissions, plans, a person's word, the audit file; also against a hostile client, model or log. No engine, no cloud."""
 
 import json
 import os
@@ -20,22 +20,24 @@ from mcp.server.request_state import AESGCMRequestStateCodec
 
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.masking import masked
-from gemma_serving.scripts.agent import approvals, context, deletions
-from gemma_serving.scripts.agent.bounds import Bound
+from gemma_serving.scripts.agent import approvals, context
 from gemma_serving.scripts.agent.codes import CodeShelf, code_shelf
+from gemma_serving.scripts.agent.consent import can_prompt
 from gemma_serving.scripts.agent.context import ERROR_NOTE
-from gemma_serving.scripts.agent.keeper import Keepers
-from gemma_serving.scripts.agent.permissions import CHANGES, TOOLSETS, parse_toolsets
+from gemma_serving.scripts.agent.permissions import CHANGES
 from gemma_serving.scripts.agent.presenting import untrusted
 from gemma_serving.scripts.agent.programs import ProgramResult
 from gemma_serving.scripts.agent.recording import AuditEntry, AuditFile
+from gemma_serving.scripts.agent.runs import ASK_A_PERSON
 from gemma_serving.scripts.agent.table import TOOLS
 from gemma_serving.scripts.agent.tool_server import build
 from gemma_serving.scripts.agent.tools import require_word
 from gemma_serving.scripts.cli.hidden import environment_secrets
 from tests.scripts.agent.conftest import (
+    BOUND,
     CANARY,
     STACK,
+    YES,
     answering,
     call,
     frozen,
@@ -102,34 +104,27 @@ def test_a_program_that_init_did_not_write_is_previewed_only_with_the_permission
     assert not anyio.run(call, build(bench_of(), audit), "status", {"stack": STACK}).is_error
 
 
-def test_every_tool_is_in_a_toolset_and_a_server_can_offer_only_some(bench_of, audit):
-    person, everything = answering("accept"), ",".join(CHANGES)
-
-    def offered(allow, toolsets):
-        tools = parse_toolsets(toolsets)
-        server = build(bench_of(allow), audit, tools)
-        return anyio.run(lambda: names(server, elicitation_callback=person))
-
-    assert offered(everything, "") == {tool for group in TOOLSETS.values() for tool in group}
-    for name, group in TOOLSETS.items():
-        assert offered("", name) == {*group} & READING
-    assert offered("up", "plan, deploy,") == {*TOOLSETS["plan"], "preview", "up", "wait", "cancel"}
-    with pytest.raises(CommandRefusedError, match=r"--toolsets has 'gke'. Use a list of plan, status, logs, "):
-        offered("", "plan,gke")
+def test_each_permission_offers_its_tools_and_no_other(bench_of, audit):
+    offered = {
+        allow: anyio.run(lambda allow=allow: names(build(bench_of(allow), audit), elicitation_callback=YES)) - READING
+        for allow in CHANGES
+    }
+    own = {"up": "up", "restart": "up", "stage": "stage_weights"}
+    assert offered == {allow: {own.get(allow, allow)} - {"scale"} for allow in CHANGES}
+    assert {tool.name for tool in TOOLS if tool.prompt} == ASK_A_PERSON
 
 
 def test_only_a_client_with_forms_can_prompt_and_one_that_names_neither_has_them():
     form, url = types.FormElicitationCapability(), types.UrlElicitationCapability()
     for given, can in ((None, False), ({}, True), ({"form": form}, True), ({"url": url}, False)):
         asks = None if given is None else types.ElicitationCapability(**given)
-        assert deletions.can_prompt(types.ClientCapabilities(elicitation=asks)) is can
-    assert not deletions.can_prompt(None)
+        assert can_prompt(types.ClientCapabilities(elicitation=asks)) is can
+    assert not can_prompt(None)
 
 
-def test_the_page_lists_the_permissions_and_toolsets_of_the_code():
+def test_the_page_lists_the_permissions_of_the_code():
     page = (ROOT / "docs" / "agent.md").read_text().split("\n## Grant permissions\n")[1].split("\n## ")[0]
     rows = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", page, flags=re.MULTILINE))
-    assert {name: tuple(re.findall(r"`(\w+)`", rows.pop(name))) for name in TOOLSETS} == dict(TOOLSETS)
     assert tuple(rows) == CHANGES
 
 
@@ -152,9 +147,12 @@ def test_nothing_is_deleted_without_the_typed_name_and_the_code_of_the_terminal(
         ("accept", {"stack_name": STACK, "code": ""}),
         ("accept", {"stack_name": STACK, "code": STACK}),
     ):
-        code = codes.new(STACK)[1]  # of this deletion, with the bucket
-        typed = content and {key: code if value is None else value for key, value in content.items()}
-        person = answering(action, typed)
+
+        async def person(_context, _question, action=action, content=content):
+            _, code = codes.new(STACK)
+            typed = content and {key: code if value is None else value for key, value in content.items()}
+            return types.ElicitResult(action=action, content=typed)
+
         found = anyio.run(lambda person=person: call(server, "teardown", {"stack": STACK}, elicitation_callback=person))
         assert found.is_error, content
         assert commands.run == []
@@ -162,8 +160,13 @@ def test_nothing_is_deleted_without_the_typed_name_and_the_code_of_the_terminal(
 
 
 def test_the_typed_name_and_the_code_delete_once(bench_of, audit, commands, codes):
-    server = build(bench_of("teardown"), audit)
-    person, given = typing(codes), {"stack": STACK, "keep_bucket": True}
+    server, used = build(bench_of("teardown"), audit), []
+
+    async def person(context, question):
+        used.append(used[0] if used else await typing(codes)(context, question))
+        return used[-1]
+
+    given = {"stack": STACK, "keep_bucket": True}
     found = anyio.run(lambda: call(server, "teardown", given, elicitation_callback=person))
     assert not found.is_error
     assert commands.run[0][1:] == ["teardown", "--stack", STACK, "--keep-bucket", "--yes", "--json"]
@@ -173,27 +176,44 @@ def test_the_typed_name_and_the_code_delete_once(bench_of, audit, commands, code
 
 
 def test_a_code_is_for_one_stack_and_one_extent_and_only_for_minutes(bench_of, audit, commands, codes, monkeypatch):
-    server = build(bench_of("teardown"), audit)
+    server, kept = build(bench_of("teardown"), audit), {"stack": STACK, "keep_bucket": True}
 
-    def refusal(arguments, person):
+    def refusal(arguments, other):
+        """Type the code of another question."""
+
+        async def person(_context, question):
+            _, code = other(question.message)
+            return types.ElicitResult(action="accept", content={"stack_name": STACK, "code": code})
+
         found = anyio.run(lambda: call(server, "teardown", arguments, elicitation_callback=person))
         assert found.is_error
         assert commands.run == []
         return found.content[0].text
 
+    def of(stack, change=lambda question: question):
+        def made(question):
+            codes.ask(stack, change(question))
+            return codes.new(stack)
+
+        return made
+
     words = "the code does not belong to this deletion {} the bucket, was used, or is older than 10 minutes"
-    other, kept = typing(codes, "tpu-v6e1", stack_name=STACK), {"stack": STACK, "keep_bucket": True}
-    assert words.format("without") in refusal(kept, other)
-    assert words.format("without") in refusal(kept, typing(codes, bucket=True))
-    assert words.format("with") in refusal({"stack": STACK}, typing(codes))
-    person = typing(codes)
-    late = CodeShelf(memory=codes.memory, clock=lambda: time.time() + 601)
-    monkeypatch.setattr(deletions, "code_shelf", lambda: late)
-    assert words.format("without") in refusal(kept, person)
+    assert words.format("without") in refusal(kept, of("tpu-v6e1"))
+    with_bucket = of(
+        STACK, lambda question: question.replace(", but keeps the bucket", ", INCLUDING THE BUCKET and its weights")
+    )
+    assert words.format("without") in refusal(kept, with_bucket)
+    assert words.format("with") in refusal(
+        {"stack": STACK}, of(STACK, lambda question: question.replace("DELETE", "DEPLOY"))
+    )
+    late = CodeShelf(memory=codes.memory, clock=lambda: time.time() - 601)
+    assert words.format("without") in refusal(kept, lambda question: (late.ask(STACK, question), late.new(STACK))[1])
+    assert not anyio.run(lambda: call(server, "teardown", kept, elicitation_callback=typing(codes))).is_error
 
 
 def test_the_folder_holds_no_code_and_only_its_owner_reads_it(codes):
-    made, _ = codes.new("../x")
+    codes.ask("../x", "question")
+    _, made = codes.new("../x")
     (file,) = codes.memory.folder.iterdir()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert made not in file.read_text()
@@ -209,6 +229,8 @@ def test_a_code_is_shown_on_a_terminal_and_in_no_captured_output(tmp_path, monke
     assert "this process has none. Run the command in your own terminal." in without.stderr
     (tmp_path / "Pulumi.yaml").write_text("name: gemma-serving\n")
     (tmp_path / f"Pulumi.{STACK}.yaml").write_text("")
+    monkeypatch.chdir(tmp_path)
+    code_shelf().ask(STACK, "DEPLOY?\x1b[2J")
     person, terminal = pty.openpty()
     takes = f"import fcntl, runpy, sys, termios; fcntl.ioctl({terminal}, termios.TIOCSCTTY, 0); sys.argv = ['x', *{words[3:]}]; "
     script = f"{takes}runpy.run_module('scripts.agent', run_name='__main__')"
@@ -224,16 +246,15 @@ def test_a_code_is_shown_on_a_terminal_and_in_no_captured_output(tmp_path, monke
     os.close(person)
     os.close(terminal)
     assert (with_one.returncode, with_one.stdout, with_one.stderr) == (0, "", "")
-    found = re.findall(r"^  (\S{4}-\S{4})  ", shown, re.MULTILINE)
-    assert len(found) == 2, shown
-    monkeypatch.chdir(tmp_path)
-    assert code_shelf().take(STACK, found[0], keeps_bucket=True)
+    (code,) = re.findall(r"^  (\S{4}-\S{4})\r?$", shown, re.MULTILINE)
+    assert shown.startswith("DEPLOY?\\u001b[2J\r\nThe code for exactly this, once, within 10 minutes:\r\n")
+    assert code_shelf().take(STACK, code, "DEPLOY?\x1b[2J")
 
 
 def test_a_client_that_cannot_ask_is_not_shown_the_tool_and_cannot_call_it(bench_of, audit, commands):
     server = build(bench_of("teardown"), audit)
     assert anyio.run(lambda: names(server)) == READING
-    found = anyio.run(lambda: call(server, "teardown", {"stack": STACK}))
+    found = anyio.run(lambda: call(server, "teardown", {"stack": STACK}, elicitation_callback=None))
     assert found.is_error
     assert commands.run == []
 
@@ -257,21 +278,15 @@ def test_up_runs_the_plan_once_with_the_arguments_of_its_preview(bench_of, audit
     assert len(commands.run) == 1
 
 
-def test_a_plan_that_the_command_refuses_can_run_later_and_leaves_no_limit(bench_of, audit, commands, monkeypatch):
+def test_a_plan_that_the_command_refuses_can_run_later(bench_of, audit, commands):
     """The command compares the plan again: the engine may have other steps since."""
-    agent, forgotten = bench_of("up"), []
+    agent = bench_of("up")
     given = keep(agent)
-    agent.shown[given["plan"]].is_own = True
-    monkeypatch.setattr(approvals, "require_bound", lambda *_, **__: Bound(text="x", usd=0.0, is_own=True))
-    monkeypatch.setattr(approvals, "forget", forgotten.append)
-    monkeypatch.setattr(Keepers, "keep", lambda *_, **__: None)
     commands.up_code, commands.said = 2, "plan-x is stale."
     refused = anyio.run(lambda: call(build(agent, audit), "up", given))
     assert refused.content[0].text == "plan-x is stale."
-    assert forgotten == [STACK]
     commands.up_code = 0
     assert not anyio.run(lambda: call(build(agent, audit), "up", given)).is_error
-    assert forgotten == [STACK]
 
 
 def previewed(agent, audit, **given):
@@ -285,10 +300,7 @@ def run_of(seen, **given):
 def test_a_preview_has_one_verdict_and_up_keeps_to_it(bench_of, audit, commands, monkeypatch):
     agent = bench_of("up")
     seen = previewed(agent, audit)
-    assert (seen["allowed"], seen["budget"]) == (
-        True,
-        "This run costs $8.00 at most. $0.00 of $10.00 per hour is counted (nothing is deployed), and $0.00 of $40.00 in all for this server's deployments.",
-    )
+    assert (seen["allowed"], seen["budget"]) == (True, BOUND)
     monkeypatch.setattr(approvals, "require_bound", refuse)
     refused = anyio.run(lambda: call(build(agent, audit), "up", run_of(seen)))
     assert refused.content[0].text == "No maxUsd."
@@ -305,44 +317,20 @@ def test_a_plan_is_judged_by_the_settings_that_it_was_made_of(bench_of, audit, c
     assert "is stale: the program, the settings of stack" in seen["budget"]
 
 
-def test_a_limit_in_hours_is_enforced_from_before_the_engine_starts_and_only_if_the_plan_named_it(
-    bench_of, audit, commands, monkeypatch
-):
-    """The guard may have gone since the preview, and then nobody approved a deletion."""
-    agent, kept = bench_of("up"), []
-    monkeypatch.setattr(Keepers, "keep", lambda _self, *about, **plan: kept.append((*about, plan, len(commands.run))))
-    seen = previewed(agent, audit)
-    own = Bound(text="This server deletes it.", usd=0.0, is_own=True)
-    monkeypatch.setattr(approvals, "require_bound", lambda *_, **__: own)
-    refused = anyio.run(lambda: call(build(agent, audit), "up", run_of(seen)))
-    assert "did not name the limit in hours of stack l4-qat. Run preview again." in refused.content[0].text
-    assert kept == []
-    seen = previewed(agent, audit)
-    assert seen["budget"].startswith("This server deletes it. ")
-    before = len(commands.run)
-    assert not anyio.run(lambda: call(build(agent, audit), "up", run_of(seen))).is_error
-    assert kept == [(STACK, agent.own_hours, {"plan_id": seen["plan"], "project": "my-project"}, before)]
-
-
 def refuse(*_, **__):
     raise CommandRefusedError("No maxUsd.")
 
 
-@pytest.mark.parametrize(
-    ("allow", "price", "why"),
-    [("up", 2.0, "higher --max-usd-per-hour"), ("", 2.0, "start it with --allow up"), ("up", None, "is unknown")],
-)
-def test_no_preview_is_allowed_that_up_refuses(bench_of, audit, commands, allow, price, why):  # noqa: PLR0917 - a table
-    commands.usd_per_hour = price
-    seen = previewed(bench_of(allow, usd_per_hour_limit=1.5), audit)
+def test_no_preview_is_allowed_that_up_refuses(bench_of, audit, commands):
+    seen = previewed(bench_of(), audit)
     assert seen["allowed"] is False
-    assert why in seen["budget"]
+    assert "start it with --allow up" in seen["budget"]
 
 
 def test_a_restart_is_a_plan_that_costs_nothing_and_needs_its_own_permission(bench_of, audit, commands):
     seen = previewed(bench_of("up"), audit, restart=True)
     assert (seen["allowed"], "--allow restart" in seen["budget"]) == (False, True)
-    agent = bench_of("restart", usd_per_hour_limit=0.1)
+    agent = bench_of("restart")
     seen = previewed(agent, audit)
     refused = anyio.run(lambda: call(build(agent, audit), "up", run_of(seen)))
     assert "start it with --allow up" in refused.content[0].text
@@ -373,8 +361,8 @@ def test_every_call_is_recorded_before_and_after(bench_of, audit, commands):
     given = keep(agent)
     server = build(agent, audit)
     anyio.run(lambda: call(server, "up", given))
-    begun, ended = lines(audit)
-    assert (begun["outcome"], ended["outcome"]) == ("begun", "done")
+    *asked, begun, ended = lines(audit)
+    assert [line["outcome"] for line in (*asked, begun, ended)] == ["begun", "asked", "begun", "done"]
     assert begun["call"] == ended["call"]
     assert ended["plan_id"] == given["plan"]
     assert ended["usd_per_hour"] == 2.0
@@ -462,7 +450,7 @@ def test_an_answer_that_is_sent_again_deletes_nothing(bench_of, audit, commands,
     rounds = recording_rounds(server)
 
     async def twice():
-        accepts = typing(codes, bucket=True)
+        accepts = typing(codes)
         async with Client(server, elicitation_callback=accepts) as client:
             await client.call_tool("teardown", {"stack": STACK})
             sent = types.CallToolRequestParams.model_validate(rounds[-1])

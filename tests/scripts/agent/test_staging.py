@@ -1,6 +1,6 @@
 """`stage_weights`: sources that the person named, to the stack's own bucket."""
 
-from types import SimpleNamespace
+from dataclasses import replace
 
 import anyio
 import pytest
@@ -8,6 +8,7 @@ import pytest
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.scripts.agent import staging
 from gemma_serving.scripts.agent.tool_server import build
+from gemma_serving.scripts.stack.settings import stack_settings
 from tests.scripts.agent.conftest import STACK, call
 
 SETTING = "sha256:" + "0" * 64
@@ -55,7 +56,8 @@ PINNED = "1d2c2d7f2466070e69d6fb3fd5ce9a7d75f2f6ee"
 )
 def test_only_the_default_branch_and_the_users_commit_are_revisions(bench_of, audit, world, monkeypatch, revision):
     """A revision that anyone can propose at the hub is refused."""
-    monkeypatch.setattr(staging, "stack_settings", lambda _: SimpleNamespace(model_revision=PINNED))
+    settings = replace(stack_settings(STACK), model_revision=PINNED)
+    monkeypatch.setattr(staging, "stack_settings", lambda _: settings)
     found = stage(bench_of("stage"), audit, revision=revision)
     if revision in {"main", PINNED}:
         assert world.run[0][4:6] == ["--revision", revision]

@@ -12,9 +12,7 @@ from typing import Any, Final, NoReturn
 
 import pytest
 
-from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
-from gemma_serving.engine.state import read
-from gemma_serving.scripts.agent.spending import usd_per_hour_of
+from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.scripts.bench import measuring
 from gemma_serving.scripts.bench.__main__ import COMMAND as BENCH
 from gemma_serving.scripts.cli.command import Command, run_command
@@ -57,14 +55,6 @@ def claims_of(world: HistoryWorld, run: Run) -> Iterator[Claim]:
         yield said.of_guard(STACK, run)
 
 
-def _most_usd_per_hour(stack: str) -> float | None:
-    """Return what the spending limit of an assistant counts for a stack; None if it refuses."""
-    try:
-        return usd_per_hour_of(read(stack)) or 0.0
-    except CommandRefusedError:
-        return None
-
-
 def faults_of(world: HistoryWorld, truth: Truth, claims: Sequence[Claim]) -> Iterator[str]:
     """Yield what contradicts the cloud, or another command."""
     yield from said.faults_of(
@@ -75,12 +65,6 @@ def faults_of(world: HistoryWorld, truth: Truth, claims: Sequence[Claim]) -> Ite
         # Cloud Monitoring has no use of a service that was deleted.
         is_readable=not world.history.unreadable and not world.was_recreated,
     )
-    if (
-        world.has_state
-        and (most := _most_usd_per_hour(world.stack)) is not None
-        and most < truth.usd_per_hour - said.CENT
-    ):
-        yield f"the limit of an assistant counts ${most}/h, but {truth}"
     for claim in claims:
         if claim.word == "unknown" and world.history.unreadable == "phase" and claim.command != "gemma":
             yield f"{claim.command} calls the server unknown because its phase is"

@@ -86,8 +86,8 @@ def test_each_step_of_an_up_is_made_in_its_case(state, labels, server, dry_run):
         patched(patch, may_take_over=note("take over"), width_of=lambda _: None)
         patched(patch, read_facts=note("read", known), replace_cut_off=note("replace"), report_unknown=lambda _: None)
         patched(patch, require_ready=note("ready", ()), print_progress=note("print"), forget=note("forget"))
-        patched(patch, _kept_state=note("keep", nullcontext()))
-        with starting.prepared_stack("x", dry_run=dry_run, plan="i") as given:
+        patched(patch, _kept_state=note("keep", nullcontext()), old_limits=lambda _: ["An old limit."])
+        with starting.prepared_stack("x", dry_run=dry_run) as given:
             assert given == (known, None)
             calls.append(("up",))
     is_missing, is_lost = state.status == "missing", state.status != "read"
@@ -107,8 +107,9 @@ def test_each_step_of_an_up_is_made_in_its_case(state, labels, server, dry_run):
         (True, ("ready", has_ended, None)),
         (isinstance(labels, Unknown), ("print", "up", sentence)),
         (True, ("keep", dry_run and is_lost)),
+        (not dry_run, ("print", "up", "An old limit.")),
         (True, ("up",)),
-        (not dry_run, ("forget", "i")),
+        (not dry_run, ("forget",)),
     ]
     assert calls == [step for is_made, step in steps if is_made]
 

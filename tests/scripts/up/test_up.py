@@ -18,7 +18,7 @@ from gemma_serving.cloud.quotas import instance_quotas
 from gemma_serving.cloud.shortage import QuotaRead
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.exit_codes import ExitCode
-from gemma_serving.contracts.fields import from_json, to_json
+from gemma_serving.contracts.fields import from_json
 from gemma_serving.contracts.outputs import StackOutputs
 from gemma_serving.contracts.proof import Asker
 from gemma_serving.contracts.resource_types import CAPACITY_COMPONENT, CAPACITY_TYPE, SERVICE_TYPE
@@ -39,7 +39,6 @@ from gemma_serving.scripts.preview import upcoming as preview_upcoming
 from gemma_serving.scripts.preview.upcoming import upcoming
 from gemma_serving.scripts.stack import costs, facts, own_runs, serves, unfinished_teardown
 from gemma_serving.scripts.stack.costs import ServerCosts
-from gemma_serving.scripts.stack.limit_record import LimitRecord, limit_name
 from gemma_serving.scripts.stack.serves import serves_now
 from gemma_serving.scripts.status import collect
 from gemma_serving.scripts.up import __main__ as command
@@ -956,11 +955,11 @@ def test_a_setting_is_written_when_it_is_deployed_and_belongs_to_the_plan(engine
     assert "--restart changes no resource and no setting" in ended(ExitCode.REFUSED, "--restart", "--set", setting).err
 
 
-def test_a_deployment_ends_the_limit_of_an_assistant_unless_it_is_its_plan(engine, ended, project):
-    plan = planned(ended)["plan"]
-    record = LimitRecord(project="p", plans=(plan,), since="", before="")
-    memory().write(limit_name(STACK), json.dumps(to_json(record)))
-    ended(ExitCode.DONE, "--yes", "--plan", plan)
-    assert memory().read(limit_name(STACK))
-    ended(ExitCode.DONE, "--yes")
-    assert memory().read(limit_name(STACK)) is None
+def test_a_deployment_names_the_old_limit_of_an_assistant_once(engine, ended, project):
+    for stack in (STACK, "other"):
+        memory().write(f"limit-{stack}.json", "{}")
+    ended(ExitCode.DONE, "--dry-run")
+    said = f"stack {STACK} with a limit in hours, which nothing enforces any more. To delete the stack, run `gemma teardown {STACK}`."
+    assert said in ended(ExitCode.DONE, "--yes").err
+    assert "limit in hours" not in ended(ExitCode.DONE, "--yes").err
+    assert memory().stacks("limit-") == ["other"]
