@@ -71,7 +71,7 @@ kills: setup  #m Kill the engine at random moments and search for leaks.
 mutants: setup  #m Change modules of a ROOM, and print what no test notices.
 	@.venv/bin/python -m tests.mutants $(ROOM) --seed $(SEED) $(if $(ALL),--all) $(if $(TESTS),--tests $(TESTS))
 
-# Environment of pip-audit and zizmor, apart from the project's.
+# Environment of pip-audit, zizmor and shellcheck, apart from the project's.
 AUDITORS = { test -x .audit/bin/python || .venv/bin/python -m venv --without-pip .audit; } && \
 	.venv/bin/uv pip install --quiet --python .audit/bin/python --require-hashes -r dev/tools/audit.txt
 
@@ -87,6 +87,16 @@ audit: setup  #m Check the locked packages for vulnerabilities.
 COMMITS = git log -20 -z --no-merges --format='%h%x09%s%x09%b' HEAD --not --remotes 2>/dev/null | tr '\n\000' ' \n' | \
 	awk -F '\t' 'length($$2) > 72 || $$2 !~ /^[a-z][a-z0-9_.,\/ -]*: / || $$3 ~ /^ *$$/ { print "commit " $$1 ": " $$2 " (CONTRIBUTING.md, Commits)"; bad = 1 } END { exit bad }'
 
+# What `gemma init --ci` writes in place of the repository's own files.
+CI_OF_FOLDERS = scripts/init/github/workflows/*.yml scripts/init/github/actions/*/action.yml
+
+# Go builds actionlint from modules with hashes (20 s on two cores, once; later runs use Go's own cache). Its scripts go to the pinned shellcheck.
+ACTIONLINT = if command -v go >/dev/null; then \
+		(cd dev/tools/actionlint && CGO_ENABLED=0 go build -mod=readonly -trimpath -o ../../../.audit/bin/actionlint github.com/rhysd/actionlint/cmd/actionlint) && \
+		.audit/bin/actionlint -config-file=.github/actionlint.yaml -shellcheck=.audit/bin/shellcheck -pyflakes= .github/workflows/*.yml scripts/init/github/workflows/*.yml; \
+	elif [ -n "$$CI" ]; then echo "check: go, which builds actionlint, is not on PATH"; exit 1; \
+	else echo "check: workflows not checked with actionlint, because go is not on PATH"; fi
+
 check: setup  ## Check format, types, imports, workflows and commit messages.
 	@$(COMMITS)
 	@.venv/bin/ruff format --check .
@@ -95,7 +105,9 @@ check: setup  ## Check format, types, imports, workflows and commit messages.
 	@.venv/bin/pyright --project dev/judges
 	@PYTHONPATH=packages:packages/gcp-tpu .venv/bin/lint-imports --no-cache
 	@$(AUDITORS)
-	@.audit/bin/zizmor --offline --no-progress --quiet --strict-collection .github
+	@.audit/bin/zizmor --offline --no-progress --quiet --strict-collection .github $(CI_OF_FOLDERS)
+	@.audit/bin/shellcheck --severity=warning --shell=sh .ci/run .github/*/*.sh .github/*/*/*.sh scripts/*/*.sh
+	@$(ACTIONLINT)
 
 docs: setup  ## Generate the reference pages.
 	@.venv/bin/python -m dev.authors.docs

@@ -69,12 +69,6 @@ def page_calls(people=TEAM, *, is_clone=True):
     return [(words.splitlines(), json.loads(body) if body else None) for words, _, body in blocks]
 
 
-def page_variables():
-    """Return the variables of the repository that the page sets, with their values."""
-    calls = [words for words, _ in page_calls() if words[:2] == ["variable", "set"]]
-    return {words[2]: dict(zip(words[3::2], words[4::2], strict=True))["--body"] for words in calls}
-
-
 def page_files():
     """Return the text of the files that the commands of the page write, by name."""
     return _noted(TEAM)[2]
