@@ -1,7 +1,6 @@
 """The alerts of stacks: the golden file holds each policy as declared, the local cloud accepts it, and its rule tests judge the expressions."""
 
 import json
-import os
 from fnmatch import fnmatchcase
 from types import SimpleNamespace
 
@@ -21,12 +20,12 @@ from localcloud.ledger.entries import load
 from localcloud.running.shims.collector import is_collector
 from localcloud.tests import idle_cloud
 from localcloud.tests.conftest import PROJECT, Client
-from localcloud.tests.rules.alert_cases import GOLDEN
 from localcloud.world.scenario import Images
 from tests.agreement.simulated_stacks import ROOT
 from tests.discovery_rules import sent_in
+from tests.golden import golden, if_meant
 
-REMEDY = "If the change is meant: UPDATE_GOLDEN=1 make test TESTS=tests/agreement/test_alerts.py, then read the difference of the golden file"
+GOLDEN = ROOT / "packages" / "localcloud" / "tests" / "rules" / "policies.golden.yaml"
 TO_BOTH = {"email": "a@example.com", "webhook": "https://alerts.example.com/x?token=y"}
 STACKS = {
     "tpu": (
@@ -89,7 +88,7 @@ def requests(recorder):
 
 
 def test_each_policy_is_the_one_in_the_golden_file(declared, ownership):
-    golden = {}
+    policies = {}
     for target in STACKS:
         recorder = declared(target)
         found = {"NotificationChannel": [], "AlertPolicy": [], "Dashboard": []}
@@ -99,15 +98,13 @@ def test_each_policy_is_the_one_in_the_golden_file(declared, ownership):
             found[message].append(body)
         told = {len(each.inputs["notificationChannels"]) for each in recorder.all("alertPolicy")}
         assert told == {len(found["NotificationChannel"])}
-        golden[target] = {
+        policies[target] = {
             "channels": sorted(found["NotificationChannel"], key=lambda body: body["displayName"]),
             "policies": sorted(found["AlertPolicy"], key=lambda body: body["displayName"]),
         }
-    text = yaml.safe_dump(golden, width=10_000)
-    if os.environ.get("UPDATE_GOLDEN"):
-        GOLDEN.write_text(text)
-    assert GOLDEN.read_text() == text, REMEDY
-    titles = {(target, each["displayName"]) for target, found in golden.items() for each in found["policies"]}
+    text = yaml.safe_dump(policies, width=10_000)
+    assert text == golden(GOLDEN, text), if_meant()
+    titles = {(target, each["displayName"]) for target, found in policies.items() for each in found["policies"]}
     assert titles == {(target, f"gemma-x: {alert.title}") for alert in every_alert() for target in alert.targets}
 
 

@@ -4,7 +4,6 @@ A version adds its own names when it is released, with UPDATE_GOLDEN=1. The name
 CHANGELOG.md says what to do.
 """
 
-import os
 import re
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.scripts.cli.command_line import described_options
 from gemma_serving.stacks.package.schema import COMPONENTS, inputs_of, outputs_of
 from gemma_serving.stacks.schema import blocks
+from tests.golden import golden, if_meant
 from tests.snapshot import json_keys
 
 PROMISED = Path(__file__).with_name("promised.txt")
@@ -39,6 +39,5 @@ def names():
 def test_nothing_that_is_promised_is_missing():
     found = {*names()}
     assert len(found) > 600
-    if os.environ.get("UPDATE_GOLDEN"):
-        PROMISED.write_text("\n".join(sorted(found)) + "\n")
-    assert {*PROMISED.read_text().splitlines()} - found == set()
+    promised = golden(PROMISED, "\n".join(sorted(found)) + "\n")
+    assert {*promised.splitlines()} - found == set(), if_meant()

@@ -25,6 +25,7 @@ from gemma_serving.engine.state import outputs_in
 from localcloud.environment import in_shell
 from localcloud.world.state import StateError, description
 from tests.engine.warm import project_programs, run_python
+from tests.golden import golden, if_meant
 from tests.polling import until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -304,11 +305,8 @@ def assert_golden_urns(workspace, stack):
     path = Path(__file__).with_name("golden") / f"{stack}.urns"
     urns = [resource["urn"] for resource in workspace.resources(stack)]
     found = sorted(urn for urn in urns if "::pulumi:providers:" not in urn)
-    if os.environ.get("UPDATE_GOLDEN"):
-        path.parent.mkdir(exist_ok=True)
-        path.write_text("\n".join(found) + "\n")
-    remedy = f"If the change is meant, give the resources aliases, then: UPDATE_GOLDEN=1 pytest {Path(__file__).parent.name} -k urns"
-    assert found == path.read_text().splitlines(), remedy
+    recorded = golden(path, "\n".join(found) + "\n").splitlines()
+    assert found == recorded, f"Give renamed resources aliases. {if_meant()}"
 
 
 def copy_project(target):

@@ -25,6 +25,7 @@ from gemma_serving.stacks.program import run
 from localcloud.plugins import serve
 from localcloud.tests.plugins.harness import CheckFailedError, Engine
 from tests.engine.conftest import open_workspace
+from tests.golden import golden, if_meant
 from tests.stacks.conftest import configured
 
 __all__ = ["configured"]  # a fixture
@@ -236,8 +237,7 @@ def test_what_the_real_plugin_refuses_is_refused_here(declare, configured, monke
     rows = [
         f"{name},{found['changes']},{found['refused']},{found['accepted']}" for name, found in sorted(counts.items())
     ]
-    head, *before = COUNTS.read_text(encoding="utf-8").splitlines()
-    if os.environ.get("UPDATE_GOLDEN"):
-        COUNTS.write_text("\n".join([head, *rows, ""]), encoding="utf-8")
+    head = COUNTS.read_text(encoding="utf-8").partition("\n")[0]
+    recorded = golden(COUNTS, "\n".join([head, *rows, ""])).splitlines()[1:]
     assert kinder == []
-    assert {row.split(",")[0] for row in before} == {row.split(",")[0] for row in rows}, "UPDATE_GOLDEN=1"
+    assert {row.split(",")[0] for row in recorded} == {row.split(",")[0] for row in rows}, if_meant("make nightly")

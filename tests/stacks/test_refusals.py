@@ -1,11 +1,10 @@
 """Every rejection of settings and of a component's arguments, word for word: `refusals.golden.txt` changes only where a message gets better.
 
 A case is a line of the golden file, and the lines below it, which are indented, are its message. For a new case, write its line there and run
-the command of REMEDY. Wrong types come from the settings themselves.
+the command that the test prints. Wrong types come from the settings themselves.
 """
 
 import json
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,11 +29,11 @@ from tests.components.test_argument_laws import COMPONENTS
 from tests.components.test_cloud_run_gpu_service import ARGS as SERVICE
 from tests.components.test_invalid_arguments import changed as with_arguments
 from tests.components.test_tpu_queued_resource import ARGS as CAPACITY
+from tests.golden import golden, if_meant
 from tests.stacks.conftest import ROOT, changed, with_parents
 from tests.stacks.test_package import inputs_of
 
 GOLDEN = Path(__file__).with_name("refusals.golden.txt")
-REMEDY = "If the change is meant: UPDATE_GOLDEN=1 make test TESTS=tests/stacks/test_refusals.py, then read the difference of the golden file"
 L4, TPU = "l4-qat", "tpu-v6e4"
 VALID = {**COMPONENTS, CloudRunGpuService: SERVICE, TpuQueuedResource: CAPACITY}
 OF_A_FILE = re.compile(r"file: (?P<text>.+)")
@@ -148,9 +147,9 @@ def wrong_types(stack: str) -> Iterator[str]:
             yield f"{stack}: {case}"
 
 
-def cases_in(golden: str) -> Iterator[str]:
+def cases_in(text: str) -> Iterator[str]:
     """Yield the cases in the order of the golden file: those that are written there, and those of the settings."""
-    written = [line for line in golden.split("\n") if line and not line.startswith(" ")]
+    written = [line for line in text.split("\n") if line and not line.startswith(" ")]
     for kind in (OF_A_FILE, OF_CHANGES):
         yield from (case for case in written if kind.fullmatch(case))
     yield from (*wrong_types(L4), *wrong_types(TPU))
@@ -159,16 +158,13 @@ def cases_in(golden: str) -> Iterator[str]:
 
 
 def test_a_rejection_changes_only_on_purpose(tmp_path):
-    golden = GOLDEN.read_text(encoding="utf-8")
-    messages = {case: message_of(case, tmp_path) for case in cases_in(golden)}
+    messages = {case: message_of(case, tmp_path) for case in cases_in(GOLDEN.read_text(encoding="utf-8"))}
     texts = {case: text.replace(f"{ROOT}/", "").replace("\n", "\n    ") for case, text in messages.items()}
     said = "".join(f"{case}\n    {text or 'accepted'}\n" for case, text in texts.items())
-    if os.environ.get("UPDATE_GOLDEN"):
-        GOLDEN.write_text(said, encoding="utf-8")
-    assert said == golden, REMEDY
+    assert said == golden(GOLDEN, said), if_meant()
 
 
 def test_no_rejection_names_the_parser():
-    golden = GOLDEN.read_text(encoding="utf-8")
+    said = GOLDEN.read_text(encoding="utf-8")
     for word in ("pydantic", "Traceback", "msgspec", "Input should", "NoneType", "ValidationError"):
-        assert word not in golden
+        assert word not in said

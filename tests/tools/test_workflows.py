@@ -3,7 +3,6 @@
 `make check` reads the workflows themselves, with zizmor and actionlint.
 """
 
-import os
 import re
 from pathlib import Path
 from typing import get_args
@@ -17,6 +16,7 @@ from gemma_serving.stacks.tpu import PROJECT_ROLES, tunnel_roles
 from localcloud.tests.server import gcloud_commands
 from localcloud.world.conditions import MODIFIED_ROLES
 from localcloud.world.roles import grants
+from tests.golden import golden, if_meant
 from tests.tools.ci_page import (
     PAGE,
     ROOT,
@@ -58,15 +58,13 @@ def test_each_job_gets_the_account_of_its_kind():
 def test_the_parser_of_gcloud_knows_every_command_of_the_page(tmp_path):
     commands, gcloud = page_commands(), gcloud_commands.installed()
     assert len(commands) > 40
-    recorded = PARSED.read_text().split("END\n")[:-1]
+    text, recorded = "".join("\n".join(command) + "\nEND\n" for command in commands), PARSED.read_text()
     if gcloud is not None:
         outcomes = gcloud_commands.run(gcloud, "http://127.0.0.1:9", tmp_path, commands, token=None)
         refused = zip(commands, outcomes, strict=True)
         assert [pair for pair in refused if gcloud_commands.refused_by_parser(pair[1])] == []
-        if os.environ.get("UPDATE_GOLDEN"):
-            PARSED.write_text("".join("\n".join(command) + "\nEND\n" for command in commands))
-            recorded = PARSED.read_text().split("END\n")[:-1]
-    assert [block.splitlines() for block in recorded] == commands, "UPDATE_GOLDEN=1, where gcloud is installed"
+        recorded = golden(PARSED, text)
+    assert text == recorded, f"{if_meant()}; gcloud has to be installed"
 
 
 def test_the_account_that_deploys_has_the_roles_that_the_doctor_asks_for_and_those_of_the_tunnel():

@@ -1,7 +1,6 @@
 """Pull requests to write comments about: a base of three stacks, and one change each.
 
-`python -m tests.scripts.preview.cases` plans them and writes the plans and the comments anew. The plans are stored, so that a comment
-changes only where its own code does.
+`python -m tests.scripts.preview.cases` plans them and stores the plans, so that a comment changes only where its own code does.
 """
 
 import json
@@ -13,7 +12,6 @@ from pathlib import Path
 
 from gemma_serving.contracts.settings_files import settings_file
 from gemma_serving.engine.steps import ResourceChange, ShownChange
-from gemma_serving.scripts.preview.comment import comment
 from gemma_serving.scripts.preview.plans import StackDescription, describe_checkout
 from gemma_serving.scripts.preview.previews import StackPreview
 
@@ -133,12 +131,9 @@ def store(name: str, plans: Mapping[str, StackDescription]) -> None:
 
 
 def write_all() -> None:
-    base = planned(lambda _: None)
-    store("base", base)
+    store("base", planned(lambda _: None))
     for name, edit in CASES.items():
-        head = planned(edit)
-        store(name, head)
-        (GOLDEN / f"{name}.md").write_text(comment(base, head, PREVIEWS.get(name, ())))
+        store(name, planned(edit))
 
 
 if __name__ == "__main__":

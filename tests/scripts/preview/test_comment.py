@@ -12,6 +12,7 @@ from gemma_serving.scripts.cli.markdown import plain, prose
 from gemma_serving.scripts.preview.comment import MAX_COMMENT_BYTES, as_text, comment, verdicts
 from gemma_serving.scripts.preview.plans import StackDescription
 from gemma_serving.scripts.preview.previews import StackPreview
+from tests.golden import golden, if_meant
 from tests.scripts.preview.cases import (
     CASES,
     GOLDEN,
@@ -34,7 +35,6 @@ BASE = stored("base")
 HEADS = {name: stored(name) for name in CASES}
 REFUSALS = Path(__file__).resolve().parents[2] / "stacks/refusals.golden.txt"
 RENDERER = MarkdownIt("commonmark", {"html": True}).enable("table")
-REMEDY = "If the change is meant: .venv/bin/python -m tests.scripts.preview.cases, and read the comments as a reviewer."
 
 
 COMPARED = [
@@ -105,7 +105,8 @@ def first_line(text):
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_comment_is_the_golden_one(name):
-    assert of_case(name) == (GOLDEN / f"{name}.md").read_text(), REMEDY
+    text = of_case(name)
+    assert text == golden(GOLDEN / f"{name}.md", text), if_meant()
 
 
 def test_the_engine_knows_better_where_the_capacity_is():
