@@ -181,9 +181,22 @@ def pytest_runtest_makereport():
 
 
 def pytest_configure(config):
-    """Sum the cost in the process that prints the summary: a worker of xdist has a `workerinput`."""
+    """Refuse tests that do not exist and sum the cost, in the process that prints the summary: a worker of xdist has a `workerinput`."""
     if not hasattr(config, "workerinput"):
+        for words in config.args:
+            refuse_missing(words, config.invocation_params.dir)
         config.pluginmanager.register(_Cost(config), "cost")
+
+
+def refuse_missing(words, folder):
+    """Raise UsageError for a file, a folder, or a test such as `tests/a.py::test_b[c]` that does not exist: a worker fails without a word."""
+    name, *tests = words.partition("[")[0].split("::")
+    path = folder / name
+    if not path.exists():
+        raise pytest.UsageError(f"{name} does not exist; name a file or folder of tests, for example tests/planning.")
+    # A class may inherit its tests, so only the first name has to be in the file.
+    if tests and not re.search(rf"\b{re.escape(tests[0])}\b", path.read_text(encoding="utf-8")):
+        raise pytest.UsageError(f"{name} has no test {tests[0]}.")
 
 
 def recorded_costs():

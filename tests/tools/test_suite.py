@@ -131,6 +131,25 @@ def suite(pytester, monkeypatch):
     return lambda *options: pytester.runpytest_subprocess(*PLUGINS, "-v", *options)
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["typo"], "typo does not exist; name a file or folder of tests, for example tests/planning."),
+        (["-k", "plain", "test_plain.py", "typo.py::test_plain"], "typo.py does not exist; "),
+        (["test_plain.py::test_typo[a::b]"], "test_plain.py has no test test_typo."),
+    ],
+)
+def test_a_test_that_does_not_exist_is_named_before_a_worker_starts(suite, words, said):
+    done = suite("-n", "1", *words)
+    assert (done.ret, done.outlines) == (pytest.ExitCode.USAGE_ERROR, [])
+    assert next(line for line in done.errlines if line).startswith(f"ERROR: {said}")
+
+
+@pytest.mark.parametrize("words", [["test_plain.py::test_plain", "-k", "plain"], [".", "--budget", "99999"]])
+def test_the_value_of_an_option_is_not_taken_for_a_test(suite, words):
+    assert suite("-n", "1", *words).ret == pytest.ExitCode.OK
+
+
 @pytest.mark.parametrize("workers", [(), ("-n", "1")])
 def test_the_last_line_but_the_counts_says_what_was_not_judged(suite, pytester, workers):
     pytester.makepyfile(test_skipped="import pytest\n\n@pytest.mark.skip('a: run `make b`')\ndef test_it(): pass\n")
