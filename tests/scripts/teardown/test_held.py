@@ -185,13 +185,6 @@ def test_only_google_holds_a_network_whose_only_users_are_its_subnetworks_with_a
     )
 
 
-def test_nothing_is_held_after_a_list_of_addresses_that_was_not_read(held):
-    held.run("--yes")
-    cloud = held.world.cloud.cloud
-    denied = Fault(method="compute.addresses.list", count=99, status=403)
-    cloud.scenario = cloud.scenario.model_copy(update={"faults": (denied,)})
-    code, receipt, _ = held.run("--yes")
-    assert (code, receipt["held"], receipt["clean"]) == (1, [], False)
-    assert "Could not check whether Google holds the network: " in " ".join(receipt["warnings"])
+def test_a_region_that_could_not_be_reached_has_no_list_of_addresses():
     with pytest.raises(ScriptError, match="r could not be reached"):
         addresses_in(Addresses([], unreachable=["r"]), SUBNETWORK)

@@ -12,7 +12,6 @@ from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.guest_attributes import NOT_IDLE
 from gemma_serving.contracts.labels import StackLimits
 from gemma_serving.contracts.three_answers import Absent, Present, Unknown
-from gemma_serving.scripts.teardown import removal
 from tests.cloud.populated import PROJECT, owner
 from tests.contract_keys import keys
 from tests.scripts.teardown.test_lasting_limits import used
@@ -105,14 +104,20 @@ def guarded(desk):
     return code, report, said, stack
 
 
-def test_a_stack_whose_idle_time_is_unknown_stays_and_fails_the_guard(desk):
+@pytest.mark.parametrize(
+    ("changes", "idle", "verdict"),
+    [
+        ({"phase": "failed"}, "unknown", "unknown"),
+        ({"idle_since": NOT_IDLE}, "busy", "within"),
+        ({}, "idle", "exceeded"),
+    ],
+)
+def test_a_stack_is_idle_as_its_machine_says(desk, changes, idle, verdict):
     machine(desk)
-    publish(desk, phase="failed")
-    before = desk.world.resources()
-    code, report, said, stack = guarded(desk)
-    assert (code, stack["idle"], report["receipts"]) == (ExitCode.FAILED, "unknown", []), said
-    assert "It is not torn down because of tpu.idleAfter." in said
-    assert desk.world.resources() == before
+    publish(desk, **changes)
+    item = used(desk.world)
+    assert (item.idle, item.verdict) == (idle, verdict)
+    assert ("It is not torn down because of tpu.idleAfter." in " ".join(item.unknown)) is (idle == "unknown")
 
 
 def test_the_roles_of_the_guards_account_in_the_docs_are_enough_also_for_the_idle_time(desk):
@@ -133,23 +138,6 @@ def test_the_roles_of_the_guards_account_in_the_docs_are_enough_also_for_the_idl
     assert (code, stack["idle"]) == (ExitCode.DONE, "idle"), said
     assert [one["reasons"] for one in report["receipts"]] == [["tpu.idleAfter 2 h (no request for 3 h)"]]
     assert not [name for name in desk.world.resources() if "gemma-x" in name]
-
-
-def test_a_stack_that_got_a_request_after_the_search_is_kept(desk, monkeypatch):
-    machine(desk)
-    publish(desk)
-    answers, known = [], removal.spending
-
-    def spending(*arguments):
-        found = known(*arguments)
-        answers.append(found)
-        publish(desk, idle_since=NOT_IDLE)
-        return found
-
-    monkeypatch.setattr(removal, "spending", spending)
-    code, report, said, _ = guarded(desk)
-    assert (code, report["receipts"], len(answers)) == (ExitCode.DONE, [], 2)
-    assert "stack x exceeds no limit any more and is kept" in said
 
 
 def test_an_instance_of_compute_engine_reports_it_too(desk):

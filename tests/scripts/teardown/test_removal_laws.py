@@ -13,6 +13,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gemma_serving.cloud.deletion import DeletedResource
+from gemma_serving.cloud.google_api import GoogleListError
+from gemma_serving.cloud.google_session import NoConnectionError, RejectedLoginError
 from gemma_serving.cloud.kinds import BY_TYPE
 from gemma_serving.cloud.spending import StackSpending
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
@@ -24,6 +26,7 @@ from gemma_serving.engine.exported_state import deployment_of
 from gemma_serving.engine.state import StackState, of_deployment
 from gemma_serving.scripts.stack.labelled import SearchedStacks
 from gemma_serving.scripts.teardown import removal
+from gemma_serving.scripts.teardown.__main__ import COMMAND
 from gemma_serving.scripts.teardown.receipt import ReceiptError, RetainedBucket
 from gemma_serving.scripts.teardown.removal import Teardown
 from gemma_serving.scripts.teardown.teardown_options import TeardownOptions
@@ -301,6 +304,7 @@ def test_a_teardown_deletes_what_is_the_stacks_and_was_agreed_to_and_its_receipt
             assert refused
     assert (world.asked, world.rounds, world.gone) == (model.asked, model.rounds, model.gone)
     assert (teardown.begun, receipt.interrupted, receipt.dry_run) == (model.begun, refused, case.options.dry_run)
+    assert teardown.has_deleted is bool(model.rounds)
     assert [item.name for item in receipt.leaked] == model.leaked()
     assert [item.name for item in receipt.held] == model.held()
     assert (receipt.held_by, receipt.held_until) == (["serverless-1"] if model.held() else [], None)
@@ -453,6 +457,7 @@ def test_a_wait_for_google_ends_with_the_last_address_or_an_hour_after_the_end(u
     ]
 
 
+STEPS = ["", "1 of 3: refreshing gcp:x y", "1 of 3: deleting gcp:x y", "1 of 3: deleted gcp:x y"]
 STACK_ENTRY = {"type": "pulumi:pulumi:Stack", "urn": "stack", "custom": False}
 
 
@@ -467,6 +472,8 @@ class Engine:
     fails: list
     is_rejected: bool
     """True if the engine takes no empty state."""
+    step: str = ""
+    """What each destroy says that it does."""
     searched: int = 0
     calls: list = field(default_factory=list)
 
@@ -483,8 +490,8 @@ class Engine:
         deployment = {"manifest": {"time": NOW.isoformat()}, "resources": resources, "pending_operations": operations}
         return of_deployment("x", deployment_of("x", {"version": 3, "deployment": deployment}))
 
-    def destroy(self, _stack, _proof, *options, steps, **_):
-        assert steps == len(self.entries) + 1
+    def destroy(self, _stack, _proof, *options, steps, describe, **_):
+        assert (steps, describe(self.step)) == (len(self.entries) + 1, "")
         self.calls.append(
             ("refresh" if "--refresh" in options else "destroy", sorted(one for one in options if one != "--refresh"))
         )
@@ -526,12 +533,13 @@ class Engine:
     stays=st.booleans(),
     unread=WHEN,
     is_rejected=st.booleans(),
+    step=st.sampled_from(STEPS),
 )
 def test_a_state_loses_what_is_gone_and_keeps_what_google_has(
-    *, kinds, target, protects, pends, fails, held, stays, unread, is_rejected
+    *, kinds, target, protects, pends, fails, held, stays, unread, is_rejected, step
 ):
     """`stays`: the secret cannot be deleted. The networks of Cloud Run go last, by the search."""
-    engine = Engine(kinds, target, protects, pends, [*fails], is_rejected)
+    engine = Engine(kinds, target, protects, pends, [*fails], is_rejected, step)
     options = TeardownOptions(stack="x", yes=True, over_limit=True)
     with pytest.MonkeyPatch.context() as patch:
         attributes = {
@@ -570,6 +578,8 @@ def test_a_state_loses_what_is_gone_and_keeps_what_google_has(
             left = left if is_rejected else []
         beyond = [] if {*left} <= {*of_google} else left
     assert engine.calls == calls
+    has_run = {"destroy", "refresh"} & {name for name, _ in calls}
+    assert teardown.has_deleted is bool(teardown.deletions or ("delet" in step and has_run))
     receipt = teardown.receipt()
     assert (receipt.destroyed, [item["id"] for item in receipt.state]) == (destroyed, beyond)
     assert [item.name for item in receipt.leaked] == leaked
@@ -654,7 +664,7 @@ STACKS = st.dictionaries(
     is_unread=st.booleans(),
     is_held=st.booleans(),
     is_lost=st.booleans(),
-    as_json=YES,
+    as_json=st.booleans(),
 )
 def test_a_guard_takes_down_each_stack_that_still_exceeds_a_limit_and_nothing_else(
     *, stacks, foreign, is_unread, is_held, is_lost, as_json
@@ -740,6 +750,32 @@ def test_a_guard_takes_down_each_stack_that_still_exceeds_a_limit_and_nothing_el
         assert one["idle_s"] == (of["idle_s"] and 8)
 
 
+@pytest.mark.parametrize("over_limit", [False, True])
+@pytest.mark.parametrize(
+    "error",
+    [None, RejectedLoginError(), NoConnectionError("https://a.b", OSError()), GoogleListError(403, "denied", "")],
+)
+def test_only_a_rejected_login_ends_a_command_before_its_search(monkeypatch, error, over_limit):
+    def post(api, path, _body):
+        assert (api, path) == ("cloudresourcemanager", "v1/projects/p:testIamPermissions")
+        if error is not None:
+            raise error
+        return {}
+
+    def search(api, *_, **__):
+        assert api is session
+        raise ScriptError("It searches.")
+
+    session = SimpleNamespace(post=post)
+    known = SearchedStacks(stack="x", states=[], settings={}, projects=["p"], is_name_known=True)
+    attributes = {"connect": lambda *_: session, "read_inputs": lambda _: known, "search_stacks": search}
+    opened(World(Case()), monkeypatch, **attributes)
+    options = TeardownOptions(stack=None if over_limit else "x", all_stacks=over_limit, over_limit=over_limit)
+    is_rejected = isinstance(error, RejectedLoginError)
+    with pytest.raises(ScriptError, match="^Google rejected " if is_rejected else r"^It searches\.$"):
+        COMMAND.run(options)
+
+
 def test_nothing_counts_as_destroyed_if_the_state_cannot_be_read_afterwards(monkeypatch):
     state = Engine(["secret"], "tpu", protects=False, pends=False, fails=[], is_rejected=False).read()
     attributes = {
@@ -765,11 +801,13 @@ def test_the_lock_that_the_engine_names_is_asked_about(monkeypatch, found):
     assert asked == [("x", found or nameless), "cancel"]
 
 
-def test_a_list_of_addresses_that_cannot_be_read_is_named_once(monkeypatch):
+@pytest.mark.parametrize("error", [ScriptError("denied."), GoogleListError(403, "denied.", "")])
+def test_a_list_of_addresses_that_cannot_be_read_is_named_once_and_nothing_is_held(monkeypatch, error):
     def denied(*_):
-        raise ScriptError("denied.")
+        raise error
 
-    teardown = opened(World(Case()), monkeypatch, held_in=denied)
+    teardown = opened(World(Case(exists=frozenset(NETWORKS))), monkeypatch, held_in=denied)
     for _ in range(2):
         teardown.search()
     assert teardown.warnings == ["Could not check whether Google holds the network: denied."]
+    assert (teardown.held, [item.name for item in teardown.leaked]) == ({}, NETWORKS)
