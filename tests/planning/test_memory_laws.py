@@ -129,17 +129,6 @@ def assert_no_less(less: MemoryPlan, more: MemoryPlan) -> None:
 @pytest.mark.law
 @laws
 @given(questions(), MORE_GIB)
-def test_a_device_with_more_memory_has_no_fewer_kv_tokens_and_never_loses_the_fit(question: Question, more: float):
-    less = resolved(question)
-    same = pinned(less)
-    larger = with_memory(same, less.accelerator.usable_gib + more)
-    assert_no_less(memory_plan(less), memory_plan(resolve(larger)))
-    assert fits(larger) or not fits(same)
-
-
-@pytest.mark.law
-@laws
-@given(questions(), MORE_GIB)
 def test_a_device_with_more_memory_never_loses_the_fit_of_settings_that_leave_defaults(question: Question, more: float):
     """With more memory the planner recommends more sequences, larger steps and longer requests, but none that no longer fit."""
     usable_gib = resolved(question).accelerator.usable_gib
