@@ -67,7 +67,7 @@ kills: setup  #m Kill the engine at random moments and search for leaks.
 	@.venv/bin/python -m tests.kills --seed $(SEED) --count $(COUNT) $(if $(HISTORY),--history $(HISTORY))
 
 # Changes of the modules of money and deletion that no test notices: `make mutants ROOM=money`.
-# ROOM is a room or a module of tests/mutants/__main__.py, TESTS=tests/planning takes other tests, ALL=1 every change.
+# ROOM is a room or a module of tests/mutants/__main__.py, or any module with TESTS=file, the tests that judge it; ALL=1 makes every change.
 mutants: setup  #m Change modules of a ROOM, and print what no test notices.
 	@.venv/bin/python -m tests.mutants $(ROOM) --seed $(SEED) $(if $(ALL),--all) $(if $(TESTS),--tests $(TESTS))
 

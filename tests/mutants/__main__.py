@@ -164,17 +164,20 @@ def stale(verdicts: Iterable[Verdict], files: Iterable[str]) -> list[str]:
 def main() -> int:
     """Judge the mutants of rooms or modules. Return 1 if one without a reason survives."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description="Judge tests by changes of modules.")
-    parser.add_argument("rooms", metavar="ROOM", nargs="+", help=f"{', '.join(ROOMS)}, or a module of one")
+    parser.add_argument(
+        "rooms", metavar="ROOM", nargs="+", help=f"{', '.join(ROOMS)}, or a module, any one with --tests"
+    )
     parser.add_argument("--all", action="store_true", help=f"all changes, instead of {COUNT} of each module")
     parser.add_argument("--seed", type=int, default=1, help="seed of the draw; default: 1")
     parser.add_argument("--tests", nargs="+", help="test files and folders, instead of those of the room")
     given = parser.parse_args()
     known = {*ROOMS, *(file for room in ROOMS.values() for file in room.modules)}
-    if unknown := sorted({*given.rooms} - known):
+    others = sorted({*given.rooms} - known)
+    if unknown := [name for name in others if not (given.tests and (ROOT / name).is_file())]:
         parser.error(f"{', '.join(unknown)} is neither a room nor a module of one: {', '.join(ROOMS)}")
     failed = False
-    for name, room in ROOMS.items():
-        files = [file for file in room.modules if name in given.rooms or file in given.rooms]
+    for name, room in {**ROOMS, "others": Room(given.tests or (), others)}.items():
+        files = [file for file in room.modules if {name, file} & {*given.rooms}]
         if files:
             failed |= judged_room(files, given.tests or room.tests, None if given.all else COUNT, given.seed)
     return int(failed)

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from tests.mutants import judging
+from tests.mutants import __main__, judging
 from tests.mutants.__main__ import REASONS, ROOMS, drawn, key_of, stated
 from tests.mutants.changes import SWITCH, mutants_of, switched
 from tests.mutants.forks import ROOT, Job, Sleep, Switch, in_forks
@@ -110,6 +110,18 @@ def test_patterns_annotations_decorators_and_formats_stay(tmp_path):
 
 def test_each_module_and_test_of_the_table_exists():
     assert all((ROOT / name).exists() for room in ROOMS.values() for name in (*room.modules, *room.tests))
+
+
+def test_a_module_without_a_room_is_judged_by_given_tests_only(monkeypatch):
+    module, asked = "gemma_serving/planning/rules/platforms/host.py", []
+    monkeypatch.setattr(__main__, "judged_room", lambda *given: bool(asked.append(given)))
+    monkeypatch.setattr("sys.argv", ["mutants", module, "--tests", "a.py"])
+    assert __main__.main() == 0
+    assert asked == [([module], ["a.py"], __main__.COUNT, 1)]
+    for words in ([module], ["nowhere.py", "--tests", "a.py"]):
+        monkeypatch.setattr("sys.argv", ["mutants", *words])
+        with pytest.raises(SystemExit):
+            __main__.main()
 
 
 def test_a_draw_is_the_same_for_one_seed():
