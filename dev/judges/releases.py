@@ -13,6 +13,7 @@ directory is its package. Exit code 1 if a bound is refuted.
 import re
 import subprocess
 import sys
+import tempfile
 import tomllib
 import zipfile
 from collections import Counter
@@ -23,6 +24,7 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Struct, convert
 
+from dev.judges.planted import refuse_planted
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.planning.model.support import support_rows, version_key
@@ -182,6 +184,7 @@ class ReleasesOptions:
 
 
 def _run(options: ReleasesOptions) -> ExitCode:
+    planted_lie()
     if wrong := list(mismatches()):
         raise CommandRefusedError(" ".join(wrong))
     here = releases_in([Path(one) for one in options.git], options.wheels)
@@ -197,6 +200,17 @@ def _run(options: ReleasesOptions) -> ExitCode:
         f"{verdicts['proved']} proved, {verdicts['refuted']} refuted, {verdicts['unknown']} unknown, {len(unproved)} without a proof."
     )
     return ExitCode.FAILED if verdicts["refuted"] else ExitCode.DONE
+
+
+def planted_lie() -> None:
+    """Refuse the claim that a release brought a text that the release before has."""
+    proof = Proof(bounds=("planted",), package="planted", path="model.py", text="shared", last="0.2.0", first="0.3.0")
+    with tempfile.TemporaryDirectory() as folder:
+        wheels = {release: Path(folder, release) for release in (proof.last, proof.first)}
+        for path in wheels.values():
+            with zipfile.ZipFile(path, "w") as wheel:
+                wheel.writestr(proof.path, proof.text)
+        refuse_planted("0.3.0 brought what 0.2.0 has", lambda: judge(proof, Releases(wheels))[0] == "refuted")
 
 
 def _order(release: str) -> tuple[int, ...]:

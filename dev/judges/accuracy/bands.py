@@ -2,7 +2,7 @@
 
     python -m dev.judges.accuracy.bands
 
-prints the table in the format of gemma_serving/planning/speed/bands.py.
+prints the table in the format of gemma_serving/planning/speed/bands.py, and fails if that file has another one.
 
 A band is learned from the points with split `band` only: constants were fitted to others, which are closer than a new server will be.
 Publishers differ more than the points of one, so each is left out once: the percentiles of the others are widened until nine of ten of the
@@ -12,12 +12,14 @@ several, or as any class has to be, and at least to the points of publishers tha
 
 import math
 import statistics
+import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Final
 
-from gemma_serving.planning.speed.bands import Figure, Kind, Spread
+from dev.judges.planted import refuse_planted
+from gemma_serving.planning.speed.bands import BANDS, Figure, Kind, Spread
 from tests.planning.corpus.measured import load
 from tests.planning.corpus.sweeps import ComparedPoint, SweepPoint, all_points, comparisons
 
@@ -128,6 +130,20 @@ def widening(publishers: Ratios) -> float:
     return factor
 
 
-if __name__ == "__main__":
-    for (figure, kind), spread in learn_bands(all_points()).items():
+def main() -> int:
+    """Print the table. Return 1 if the planner's differs."""
+    planted_lie()
+    found = learn_bands(all_points())
+    for (figure, kind), spread in found.items():
         print(f'    ("{figure}", "{kind}"): {spread},')
+    return int(found != {key: spread for key, spread in BANDS.items() if spread.points})
+
+
+def planted_lie() -> None:
+    """Refuse the claim that the others' band holds a publisher who measured ten times as much."""
+    publishers = ([1.0, 1.1, 0.9] * 10, [10.0] * 10)
+    refuse_planted("ten times as much is in the band", lambda: not all(held_when_left_out(publishers, 1.0)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

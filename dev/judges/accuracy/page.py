@@ -7,6 +7,7 @@ dev/docs/accuracy.md describes the classes. A row is used for a constant or for 
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Final
 
@@ -21,6 +22,7 @@ from dev.judges.accuracy.shares import (
     share_of,
     share_text,
 )
+from dev.judges.planted import refuse_planted
 from gemma_serving.planning.speed.bands import Figure
 from tests.planning.corpus.compared import (
     ComparedFigure,
@@ -45,6 +47,7 @@ SWEPT: Final[Mapping[Figure, str]] = {
 
 def tables() -> Mapping[str, str]:
     """Return the tables by their markers."""
+    planted_lie()
     found = Predictions(figures=_figures(), verdicts=_verdicts(), points=all_comparisons())
     compared = " | ".join(f"{name}:" for name in COMPARED)
     return {
@@ -70,6 +73,13 @@ def _verdicts() -> Sequence[JudgedBoot]:
 @cache
 def _figures() -> Sequence[ComparedFigure]:
     return tuple(compared_figures(load().boots))
+
+
+def planted_lie() -> None:
+    """Refuse the claim that three times a measured figure is within its tolerance."""
+    wrong = [replace(one, predicted=3 * one.figure.measured) for one in _figures()]
+    lie = "three times a figure is within its tolerance"
+    refuse_planted(lie, lambda: share_of(one.is_within for one in wrong).startswith("0 of "))
 
 
 def _rows() -> Iterator[Sequence[str]]:

@@ -36,7 +36,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "KV cache": ("kv", "kv_tokens", "kv_blocks", "kv_tokens_per_gib", "kv_concurrency", "kv_request"),
     "output rate, 16 or 64 requests": ("decode_16", "decode_64"),
 }
-"""Figures of the boots by subject; a test holds every kind to one."""
+"""Figures of the boots by subject."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@
 The bare program corresponds to a handwritten one with all values known in advance: plain `pulumi` and `pulumi_gcp`, no plan, settings or hooks.
 
 Both previews run alternately on one local cloud with one engine. Counts the CPU seconds of the whole process tree and takes the least of the runs, because a
-busy computer slows a run down but hardly changes its computation. `--write` updates dev/docs/measurements.md.
+busy computer slows a run down but hardly changes its computation. `--write` updates dev/docs/measurements.md. Exit code 1 above a maximum.
 """
 
 import argparse
@@ -24,6 +24,7 @@ from typing import Any, Final, cast
 from dev.authors.in_local_cloud import copy_project, inside_folder, run_inside
 from dev.authors.tables import table
 from dev.judges.benchmarks.process_tree import UNSEEN, TreeCost, measure_process_tree
+from dev.judges.planted import refuse_planted
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.resource_types import CAPACITY_TYPE
 from gemma_serving.contracts.settings_files import shipped_files
@@ -67,6 +68,11 @@ class StackCost:
     """CPU seconds by part, of the run with the least."""
     bare: Mapping[str, float]
 
+    @property
+    def ratio(self) -> float:
+        """Our CPU seconds as a multiple of the bare program's."""
+        return sum(self.ours.values()) / sum(self.bare.values())
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print. Return the exit code."""
@@ -76,6 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--runs", type=int, default=DEFAULT_RUNS, help="runs of each program; the least one counts")
     parser.add_argument("--write", action="store_true", help="write the table to dev/docs/measurements.md")
     args = parser.parse_args(argv)
+    planted_lie()
     inside = inside_folder()
     if inside is None:
         arguments = sys.argv[1:] if argv is None else argv
@@ -84,13 +91,25 @@ def main(argv: Sequence[str] | None = None) -> int:
             return run_inside(Path(folder), here, *arguments, scenario="prepared", project=ROOT)
     costs = [_stack_cost(inside, stack, args.runs) for stack in STACKS]
     tables = report(costs, by_process=not args.write)
+    code = ExitCode.FAILED if above_maximum(costs) else ExitCode.DONE
     if not args.write:
         print(tables)
-        return ExitCode.DONE
+        return code
     before, mark, rest = PAGE.read_text(encoding="utf-8").partition("<!-- benchmark: preview-cost -->")
     _, end, after = rest.partition("<!-- end -->")
     PAGE.write_text(f"{before}{mark}\n\n{tables}\n{end}{after}", encoding="utf-8")
-    return ExitCode.DONE
+    return code
+
+
+def above_maximum(costs: Sequence[StackCost]) -> Sequence[str]:
+    """Return the stacks whose preview costs more than its maximum."""
+    return [cost.stack for cost in costs if cost.ratio > STACKS[cost.stack]]
+
+
+def planted_lie() -> None:
+    """Refuse the claim that a preview costs no more than its maximum if it takes twice the bare program's time."""
+    costs = [StackCost(stack=stack, resources=1, ours={"": 2.0}, bare={"": 1.0}) for stack in STACKS]
+    refuse_planted("twice the bare program is below the maximum", lambda: above_maximum(costs))
 
 
 def _stack_cost(folder: Path, stack: str, runs: int) -> StackCost:
@@ -229,7 +248,7 @@ def report(costs: Sequence[StackCost], *, by_process: bool) -> str:
         trees = (cost.ours, cost.bare)
         ours = sum(cost.ours.values())
         bare = sum(cost.bare.values())
-        ratios = (f"{bare:.2f} s", f"{ours / bare:.2f}", STACKS[cost.stack])
+        ratios = (f"{bare:.2f} s", f"{cost.ratio:.2f}", STACKS[cost.stack])
         rows.append((cost.stack, cost.resources, f"{ours:.2f} s", *ratios))
         names = dict.fromkeys([*PARTS, *cost.ours, *cost.bare, UNSEEN])
         processes = [

@@ -16,10 +16,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
-from typing import Annotated, Any, Final, Literal, cast
+from typing import Annotated, Any, Final, cast
 
 from dev.judges.compiled.rows import ROWS, JudgedRow
 from dev.judges.compiled.stored_answers import ANSWERS, read_answers
+from dev.judges.planted import refuse_planted
 from dev.judges.tpu_compiler.judged_plan import compiler_answer
 from dev.judges.tpu_compiler.verdict import TOLERANCE
 from dev.judges.tpu_compiler.wheels import NEWEST, Wheels
@@ -38,14 +39,25 @@ _STORED: Final = (*_COMPARED, "token_paddings")
 """Fields of a built server that the comparison or the page reads."""
 
 
+def compared_wheels(text: str) -> str:
+    """Return `nearest` or `newest`. Raises ValueError with the allowed words."""
+    if text not in {"nearest", "newest"}:
+        raise ValueError("nearest, to the image of each stack, or newest")
+    return text
+
+
 @dataclass(frozen=True, kw_only=True)
 class CompiledOptions:
     """Options of the command."""
 
     row: Annotated[tuple[str, ...], Option("Only this row. Repeatable.", metavar="NAME", repeated=True)] = ()
     compare: Annotated[
-        Literal["nearest", "newest"] | None,
-        Option("Judge the shipped stacks with these wheels, and compare with the stored answers.", metavar="WHEELS"),
+        str | None,
+        Option(
+            "Judge the shipped stacks with these wheels, and compare with the stored answers.",
+            metavar="WHEELS",
+            parse=compared_wheels,
+        ),
     ] = None
     cache: Annotated[
         Path | None,
@@ -57,6 +69,7 @@ class CompiledOptions:
 
 
 def _run(options: CompiledOptions) -> ExitCode:
+    planted_lie()
     answers = dict(read_answers())
     if options.compare is not None:
         return _compare(answers, NEWEST if options.compare == "newest" else None, options.limit_s)
@@ -107,6 +120,13 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
         is_same = abs(old - new) <= TOLERANCE * abs(old) if isinstance(old, float) else old == new
         if not is_same:
             yield f"{name} {old} before, {new} now"
+
+
+def planted_lie() -> None:
+    """Refuse the claim that a server with one block more is the stored one."""
+    before = next(one for one in read_answers().values() if one["built"])
+    now = {**before, "built": {**before["built"], "kv_blocks": before["built"]["kv_blocks"] + 1}}
+    refuse_planted("a server with one block more is the stored one", lambda: changes(before, now))
 
 
 COMMAND: Final = Command(name="compiled", help=__doc__, options=CompiledOptions, run=_run)

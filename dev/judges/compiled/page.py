@@ -48,7 +48,7 @@ ORIGINS: Final = (
     ("reserve", "TPU_BUCKET_RESERVE_GIB", "assumed"),
     ("error of the minimum", "TPU_PROGRAM_MARGIN_GIB", "compiled: the largest miss of a step"),
 )
-"""Parts of the memory outside the budget of one device, the constants of each, and where these come from. A test looks for a constant without a row."""
+"""Parts of the memory outside the budget of one device, the constants of each, and where these come from."""
 
 
 SHOWN_GIB: Final = 0.03

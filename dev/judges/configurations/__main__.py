@@ -14,8 +14,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Final
 
+from msgspec.structs import replace
+
 from dev.judges.configurations.ask import GPU_RELEASES, TPU, refusals_of
 from dev.judges.configurations.draws import drawn
+from dev.judges.planted import refuse_planted
 from dev.judges.tpu_compiler.wheels import WHEELS, wheels_for
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.planning.model.support import version_in_use
@@ -54,6 +57,7 @@ class ConfigurationOptions:
 
 
 def _run(options: ConfigurationOptions) -> ExitCode:
+    planted_lie()
     print_progress("configurations", f"drawing {options.count} stacks for each platform")
     rows = list(drawn(options.count))
     refusals = {"": 0}
@@ -104,6 +108,13 @@ def _report(asked: Mapping[str, int]) -> ExitCode:
     for text, count in Counter(one.kind for one in found).most_common():
         print(f"{count:6}  {text}")
     return ExitCode.FAILED if found else ExitCode.DONE
+
+
+def planted_lie() -> None:
+    """Refuse the claim that vLLM refuses what fits. The stored rows begin with such stacks, and the last refusal is of no processor's."""
+    last = len(answers().refusals) - 1
+    rows = [replace(row, answers=dict.fromkeys(row.answers, last)) for row in answers().rows[:10]]
+    refuse_planted("the plan agrees with a vLLM that refuses each stack", lambda: contradictions(rows))
 
 
 COMMAND: Final = Command(name="configurations", help=__doc__, options=ConfigurationOptions, run=_run)

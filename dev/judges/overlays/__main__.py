@@ -26,6 +26,7 @@ from typing import Annotated, Any, Final
 import yaml
 
 from dev.judges.overlays.page import ROWS
+from dev.judges.planted import refuse_planted
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.fields import as_mapping, as_sequence
@@ -39,6 +40,16 @@ _RENDER: Final = "kubectl kustomize"
 _UNKNOWN: Final = re.compile(r"\$\{\w+\}")
 _SHOWN: Final = ("tensorParallelSize", "dataParallelSize", "maxModelLen", "kvCacheDtype", "tpuQuantization")
 _SEVERITIES: Final = ("block", "warn")
+_TOO_LARGE: Final = """\
+kind: Deployment
+metadata: {name: planted}
+spec:
+  template:
+    spec:
+      nodeSelector: {cloud.google.com/compute-class: tpu-v6e-1x1}
+      containers:
+      - {name: server, image: vllm/vllm-tpu, args: [--model=google/gemma-4-31B-it], resources: {limits: {google.com/tpu: "1"}}}
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +67,7 @@ def _run(options: OverlaysOptions) -> ExitCode:
         raise ScriptError(
             "kubectl is not in PATH, and its kustomize renders the overlays. Install kubectl, then run the command again."
         )
+    planted_lie()
     commit = _git(options.git, "log", "-1", "--format=%H %cs", options.revision).decode().split()
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
@@ -150,6 +162,17 @@ def _planned(overlay: Path, folder: Path) -> Mapping[str, Any]:
         "left": [word for word in left if word.startswith("-")],
         "reason": "",
     }
+
+
+def planted_lie() -> None:
+    """Refuse the claim that 31B fits on one v6e chip, whose memory is smaller than the weights."""
+    with tempfile.TemporaryDirectory() as place:
+        overlay = Path(place) / _MANIFESTS / "planted"
+        overlay.mkdir(parents=True)
+        (overlay / "kustomization.yaml").write_text("resources: [server.yaml]\n", encoding="utf-8")
+        (overlay / "server.yaml").write_text(_TOO_LARGE, encoding="utf-8")
+        row = _planned(overlay, Path(place))
+        refuse_planted("31B fits on one v6e chip", lambda: row["verdict"] == "out-of-memory")
 
 
 COMMAND: Final = Command(name="overlays", room="dev.judges", help=__doc__, options=OverlaysOptions, run=_run)

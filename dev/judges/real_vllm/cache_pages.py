@@ -11,6 +11,7 @@ from typing import Final
 from pydantic import TypeAdapter
 
 from dev.authors.tables import csv_text
+from dev.judges.planted import refuse_planted
 from dev.judges.real_vllm.environment import HERE, RealVllmHome
 from dev.judges.real_vllm.judge import RealVllmPart
 from dev.judges.real_vllm.server import RealVllmCores, run_tool, tools_environment
@@ -61,3 +62,10 @@ def pages_text(stored: Sequence[PageRow], found: Sequence[tuple[int, int]]) -> s
     names = list(PageRow.model_fields)
     asked = [row.model_dump(exclude={"block_bytes", "blocks"}).values() for row in stored]
     return csv_text(names, [[*values, *answer] for values, answer in zip(asked, found, strict=True)])
+
+
+def planted_lie() -> None:
+    """Refuse blocks of one byte."""
+    stored = stored_pages()
+    found = [(1, 1), *((row.block_bytes, row.blocks) for row in stored[1:])]
+    refuse_planted("blocks of one byte are the stored ones", lambda: page_faults(stored, found))

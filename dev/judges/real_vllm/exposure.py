@@ -18,10 +18,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
 from dev.authors.tables import table
+from dev.judges.planted import refuse_planted
 from dev.judges.real_vllm.environment import HERE, MODEL, ROOT, RealVllmError, RealVllmHome, print_progress
 from dev.judges.real_vllm.judge import RealVllmPart
 from dev.judges.real_vllm.server import HOST, RealVllmCores, run_tool, running_server, tools_environment
 from gemma_serving.planning.data.exposure import EXPOSURE_ENVIRONMENT
+from gemma_serving.planning.settings.vllm_args import SAFETENSORS, VllmOptions, vllm_arguments
 
 KEY: Final = "key-of-the-oracle"
 PINNED: Final = "oracle/pinned"
@@ -39,7 +41,7 @@ CLOSED: Final = (
     f"--tokenizer-revision={COMMIT}",
     "--load-format=safetensors",
 )
-"""Options that the stacks add to a server with an API key whose model is on the hub. A test compares them."""
+"""Options that the stacks add to a server with an API key whose model is on the hub (`missing_options`)."""
 OPEN: Final = ('--allowed-origins=["*"]',)
 """Default of vLLM up to 0.31. Since 0.32.0 no origin is allowed."""
 REPORT: Final = f"""
@@ -94,7 +96,7 @@ def check_exposure(home: RealVllmHome, cores: RealVllmCores) -> RealVllmPart:
     with running_server(home, cores, "closed", model=PINNED, arguments=CLOSED, variables=closed) as url:
         behind, with_key = answers(url, PINNED), answers(url, PINNED, Authorization=f"Bearer {KEY}")
     print_progress("checking that the main branch of that repository does not start")
-    faults: list[str] = []
+    faults = [f"exposure: the stacks also pass {option}; add it to CLOSED" for option in missing_options()]
     with suppress(RealVllmError), running_server(home, cores, "main", model=PINNED, variables=hub):
         faults.append(f"exposure: {PINNED} starts without --revision, so the commit was not the reason that it started")
     print_progress("receiving usage statistics, by default and as the stacks start a server")
@@ -104,6 +106,12 @@ def check_exposure(home: RealVllmHome, cores: RealVllmCores) -> RealVllmPart:
         lines=[line for part in parts for line in part.lines],
         faults=[*faults, *(fault for part in parts for fault in part.faults)],
     )
+
+
+def missing_options() -> Sequence[str]:
+    """Return the options that the stacks pass to such a server and that CLOSED lacks."""
+    passed = vllm_arguments(VllmOptions(load_format=SAFETENSORS), model_or_path=PINNED, revision=COMMIT)
+    return [option for option in passed[3:] if option not in CLOSED]
 
 
 def reports(home: RealVllmHome, cores: RealVllmCores, variables: Mapping[str, str]) -> Sequence[Mapping[str, object]]:
@@ -198,7 +206,7 @@ def _ask(url: str, asked: RealVllmRequest, model: str, headers: Mapping[str, str
 
 def compare_exposure(*found: Mapping[str, str]) -> RealVllmPart:
     """Return what both servers answered, and the second one with the key, as a table, and answers that are not the wanted ones as sentences."""
-    wanted = {one.name: one.wanted.split() for one in requests()} | {_ORIGINS: ["*", "none", "none"]}
+    wanted = _wanted()
     faults = [
         f"exposure: {name}, {how}: must be {status}, but is {answered[name]}"
         for name, statuses in wanted.items()
@@ -207,3 +215,15 @@ def compare_exposure(*found: Mapping[str, str]) -> RealVllmPart:
     ]
     rows = [(name, *(answered[name] for answered in found)) for name in wanted]
     return RealVllmPart(lines=table(" | ".join(("request", *_SAYS)), rows).splitlines(), faults=faults)
+
+
+def _wanted() -> Mapping[str, Sequence[str]]:
+    """Return what a server with only a key must answer to each request, one as the stacks start it, and that with the key."""
+    return {one.name: one.wanted.split() for one in requests()} | {_ORIGINS: ["*", "none", "none"]}
+
+
+def planted_lie() -> None:
+    """Refuse the claim that a caller without the key reads the metrics of a server that the stacks start."""
+    found = [{name: statuses[place] for name, statuses in _wanted().items()} for place in range(len(_SAYS))]
+    found[1]["`GET /metrics`"] = "200"
+    refuse_planted("open metrics are closed", lambda: compare_exposure(*found).faults)

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final, Literal
 
+from dev.judges.planted import refuse_planted
+
 SHARES: Final[Mapping[str, tuple[float, float | None]]] = {
     "ttft": (0.20, 0.10),
     "tpot": (0.05, 0.03),
@@ -210,3 +212,19 @@ def _inconclusive_points(compared: Sequence[FigureComparison]) -> Iterator[str]:
     for point, rows in by_point.items():
         if all(row.relative.verdict == "inconclusive" for row in rows):
             yield f"{point}: inconclusive because the noise exceeds every allowed difference. Use an idle machine or more --rounds."
+
+
+def planted_lie() -> None:
+    """Refuse a tool that measures each time 30 % too long, and one that loses a token of each round."""
+    counts = {"requests": 10, "input_tokens": 1000, "output_tokens": 640}
+    right = {"ttft": 20.0, "tpot": 3.0, "itl": 3.0, "e2el": 200.0, "throughput": 300.0}
+
+    def run(factor: float) -> RealVllmRun:
+        figures = {name: factor * figure for name, figure in right.items()}
+        server = {**counts, "ttft": 0.2, "decode": 1.8, "e2el": 2.0}
+        return RealVllmRun(requests=10, failed=0, input_tokens=1000, output_tokens=640, figures=figures, server=server)
+
+    rounds = [(run(1.3), run(1.0))] * FEWEST_ROUNDS
+    refuse_planted("times that are 30 % longer are the same", lambda: faults_of(compare_point("planted", rounds)))
+    more = {**counts, "output_tokens": 641}
+    refuse_planted("640 of 641 tokens are all", lambda: count_faults("planted", more, rounds))

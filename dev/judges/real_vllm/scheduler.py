@@ -12,6 +12,7 @@ from typing import Final
 from pydantic import TypeAdapter
 
 from dev.authors.tables import csv_text
+from dev.judges.planted import refuse_planted
 from dev.judges.real_vllm.environment import HERE, MODEL, RealVllmHome
 from dev.judges.real_vllm.judge import RealVllmPart
 from dev.judges.real_vllm.server import RealVllmCores, run_tool, tools_environment
@@ -53,3 +54,11 @@ def write_rows(path: Path, scenarios: Sequence[SchedulerRow], answers: Sequence[
     rows = [{**row.scenario, **answer.model_dump()} for row, answer in zip(scenarios, answers, strict=True)]
     names = [*SchedulerScenario.model_fields, *SchedulerAnswer.model_fields]
     path.write_text(csv_text(names, [[row[name] for name in names] for row in rows]), encoding="utf-8")
+
+
+def planted_lie() -> None:
+    """Refuse a thousandth of a step more than stored."""
+    stored = stored_rows()
+    first, *found = (SchedulerAnswer(**row.answer) for row in stored)
+    changed = first.model_copy(update={"later_steps": first.later_steps + 0.001})
+    refuse_planted("other steps are the stored ones", lambda: scheduler_faults(stored, [changed, *found]))

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, cast
 
+from dev.judges.planted import refuse_planted
 from dev.judges.real_vllm.environment import HERE, MODEL, ROOT, RealVllmError, RealVllmHome, print_progress
 from dev.judges.real_vllm.judge import RealVllmPart
 from dev.judges.real_vllm.server import DIRECT, HOST, MAX_MODEL_LEN, RealVllmCores, run_tool, running_server
@@ -162,3 +163,16 @@ def write_adapter(folder: Path, *, rank: int, weight: bytes) -> None:
     (folder / "adapter_model.safetensors").write_bytes(struct.pack("<Q", len(head)) + head + weight * (size // 2))
     config = {"r": rank, "lora_alpha": 2 * rank, "target_modules": ["q_proj"], "bias": "none", "peft_type": "LORA"}
     (folder / "adapter_config.json").write_text(json.dumps(config) + "\n", encoding="utf-8")
+
+
+def planted_lie() -> None:
+    """Refuse random weights that pass each check, and a stream without the response's text."""
+    passed = [
+        {"name": name, "verdict": "passed", "measured": words, "detail": ""}
+        for name, (_, words) in VERDICTS["smoke"].items()
+    ]
+    report = {"checks": passed, "simulated": None}
+    refuse_planted("random weights know each answer", lambda: smoke_faults(report, "smoke"))
+    whole = {"output": [{"content": [{"text": "Hi."}]}]}
+    end = 'data: {"type": "response.completed"}'
+    refuse_planted("a stream without text has the text", lambda: responses_faults(whole, end))

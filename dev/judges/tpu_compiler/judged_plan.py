@@ -18,7 +18,7 @@ from dev.judges.tpu_compiler.confined import clean_environment
 from dev.judges.tpu_compiler.model_config import gemma4_config, gemma4_drafter_config
 from dev.judges.tpu_compiler.question import CompileQuestion, require_topology
 from dev.judges.tpu_compiler.store import key_of, store_answer, stored_answer
-from dev.judges.tpu_compiler.verdict import CompileVerdict, Planned, judgement
+from dev.judges.tpu_compiler.verdict import CompileVerdict, Planned, judgement, planted_lie
 from dev.judges.tpu_compiler.wheels import Nearest, Wheels, wheels_for
 from gemma_serving.cloud.model_files import CONFIG, PROJECT, read_object
 from gemma_serving.contracts.errors import CommandRefusedError
@@ -77,6 +77,7 @@ def compiler_answer(
 
     `wheels`: others than those nearest to the image. `cache`: a folder for the compiled programs, as a server on a TPU stores them.
     """
+    planted_lie()
     asked = compile_question(question, subject, plan, options.compile or "default")
     if cache is not None:
         asked = replace(asked, environment={**asked.environment, "VLLM_XLA_CACHE_PATH": str(cache.resolve())})

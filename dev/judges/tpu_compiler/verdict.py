@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from dev.judges.tpu_compiler.answer import Built, CompileAnswer
+from dev.judges.planted import refuse_planted
+from dev.judges.tpu_compiler.answer import Built, CompileAnswer, Done
 from gemma_serving.contracts.exit_codes import ExitCode
 
 Word = Literal["agrees", "differs", "refused", "compiles", "not judged"]
@@ -75,3 +76,22 @@ def _differences(planned: Planned, built: Built) -> Iterator[str]:
             yield f"{name} {plan_gib:.3f} GiB planned, {built_gib:.3f} GiB built"
     if planned.kv_blocks != built.kv_blocks:
         yield f"blocks {planned.kv_blocks:,} planned, {built.kv_blocks:,} built"
+
+
+def planted_lie() -> None:
+    """Refuse the claim that a plan agrees with a server of twice its weights."""
+    budget = {"weights_gib": 2.0, "kv_gib": 4.0, "kv_blocks": 64}
+    outside = dict.fromkeys(("outside_gib", "outside_minimum_gib", "outside_recommended_gib"), 1.0)
+    built = Built(
+        **{**budget, "weights_gib": 4.0},
+        **dict.fromkeys(("architecture", "kv_dtype", "platform_version"), ""),
+        **dict.fromkeys(("token_paddings", "request_paddings", "replicated"), ()),
+        path="jax",
+        block_size=16,
+        sequences=1,
+        mesh={},
+        versions={},
+    )
+    answer = CompileAnswer(built=built, done=Done(seconds=1, cpu_s=1, peak_memory_gib=1))
+    planned = Planned(fits=True, **budget, **outside)
+    refuse_planted("twice the weights are the plan's", lambda: judgement(planned, answer).word == "differs")

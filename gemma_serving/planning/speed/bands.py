@@ -3,7 +3,7 @@
 The table is learned from measured sweep points (`tests/planning/corpus/sweeps.csv`) that set no constant, planned with the rounds of their benchmark. Each
 publisher is left out once: nine of ten points are inside the others' band, as wide as here. One publisher has all points of TPUs, so their
 bands are widened by the factor that the bands of GPUs need for that. What is unexplained moves the slow end in addition.
-`dev/judges/tests/test_bands.py` learns the table again and compares, so it changes with the corpus and the formulas.
+`make -C dev/judges test` learns the table again and compares, so it changes with the corpus and the formulas.
 """
 
 from collections.abc import Mapping

@@ -7,9 +7,11 @@ import os
 import signal
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from dev.judges.planted import PlantedLieError, refuse_planted
 from dev.judges.real.home import RealHome
 
 HOME = RealHome()
@@ -66,6 +68,28 @@ def pytest_configure(config):
     config.stash[CLAIMS], config.stash[JUDGES] = {}, {}
 
 
+def planted_lie():
+    missing = SimpleNamespace(failed=False, skipped=True, when="call")
+    refuse_planted("a claim whose judge is missing agrees", lambda: result_of(missing) != AGREES)
+
+
+def pytest_collection_modifyitems(items):
+    """Offer the table and each part their planted lies, before anything is installed."""
+    try:
+        planted_lie()
+        for module in dict.fromkeys(item.module for item in items):
+            module.planted_lie()
+    except PlantedLieError as accepted:
+        pytest.exit(str(accepted), returncode=pytest.ExitCode.TESTS_FAILED)
+
+
+def result_of(report):
+    """Return what one step of a test says of its claim, empty if it says nothing."""
+    if report.failed or report.skipped:
+        return DIFFERS if report.failed else NOT_JUDGED
+    return AGREES if report.when == "call" else ""
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
     """Add what one step of a test says to the row of its claim."""
@@ -74,12 +98,13 @@ def pytest_runtest_makereport(item, call):
     words = " ".join(item.function.__doc__.split()).removesuffix(".") + case
     claim = item.config.stash[CLAIMS].setdefault(item.nodeid, Claim(part_of(item.path), words))
     claim.took_s += call.duration
+    claim.result = result_of(report) or claim.result
     if report.failed:
-        claim.result, claim.note = DIFFERS, (str(call.excinfo.value) or repr(call.excinfo.value)).partition("\n")[0]
+        claim.note = (str(call.excinfo.value) or repr(call.excinfo.value)).partition("\n")[0]
     elif report.skipped:
-        claim.result, claim.note = NOT_JUDGED, str(call.excinfo.value)
+        claim.note = str(call.excinfo.value)
     elif report.when == "call":
-        claim.result, claim.note = AGREES, ""
+        claim.note = ""
     elif report.when == "teardown" and claim.result == AGREES:
         claim.note = dict(item.user_properties).get("note", "")
     return report

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import requests
 
+from dev.judges.planted import refuse_planted
 from dev.judges.real.answers import KEY, running, stack_words
 from dev.judges.real.home import ROOT, Need, run
 from dev.judges.real.service import Service
@@ -48,6 +49,11 @@ USERS = {
     "dan": "max_budget = 1.0",
 }
 """Limits of two requests: a request of `post` costs 20 dollars per million, and has 34 tokens."""
+
+
+def planted_lie():
+    with served(lambda _: (HTTPStatus.OK, "{}")) as url:
+        refuse_planted("a proxy that lets a user make keys opens no route", lambda: test_administration(url))
 
 
 @pytest.fixture(scope="module")

@@ -1,10 +1,14 @@
 """Part `answers`: a real vLLM and the simulated server with the words of a stack. answers.toml lists the requests and the failed starts."""
 
+from types import SimpleNamespace
+
 import pytest
 
+from dev.judges.planted import refuse_planted
 from dev.judges.real.agent_reading import reading_of
 from dev.judges.real.answers import (
     TABLE,
+    VllmReply,
     answer_to_sigterm,
     compare_answers,
     compare_flags,
@@ -14,6 +18,13 @@ from dev.judges.real.answers import (
     stack_words,
 )
 from dev.judges.real.vllm_life import installed, version
+
+
+def planted_lie():
+    replies = [VllmReply(status=status, headers={}, text="{}") for status in (400, 200)]
+    servers = [SimpleNamespace(model="m", ask=lambda *_, reply=reply, **__: reply) for reply in replies]
+    lie = "a simulated server that takes what vLLM refuses answers the same"
+    refuse_planted(lie, lambda: compare_answers(TABLE["requests"][:1], *servers))
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,11 @@ import urllib.request
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
+from types import SimpleNamespace
 
 import pytest
 
+from dev.judges.planted import refuse_planted
 from dev.judges.real.docker_machine import (
     COLLECTOR_CONTAINER,
     CONTAINER,
@@ -29,7 +31,7 @@ from dev.judges.real.docker_machine import (
     real_machines,
     server_variables,
 )
-from dev.judges.real.docker_twins import NAME, Docker, cases, simulated_docker, values_of
+from dev.judges.real.docker_twins import NAME, Docker, Said, cases, simulated_docker, values_of
 from dev.judges.real.home import WAIT_LIMIT_S, run, wait_until
 from dev.judges.real_vllm.server import DIRECT, free_port
 from gemma_serving.contracts.exit_codes import ExitCode
@@ -48,6 +50,13 @@ ANSWER_LIMIT_S = 10.0
 COLLECTOR_LIMIT_S = 100.0
 BREAKS_AFTER_BYTES = 200_000
 BROKEN_PULLS = 2
+
+
+def planted_lie():
+    answers = [Said(code=code, output="", errors="") for code in (0, 1)]
+    both = [SimpleNamespace(said=lambda _, answer=answer: answer) for answer in answers]
+    lie = "a docker with another exit code answers the same"
+    refuse_planted(lie, lambda: TestSimulatedDocker().test_both_answer_the_same(both, cases()[0]))
 
 
 @pytest.fixture(scope="module")

@@ -5,9 +5,12 @@ The tests follow one another.
 
 import re
 import shutil
+from subprocess import CompletedProcess
+from types import SimpleNamespace
 
 import pytest
 
+from dev.judges.planted import refuse_planted
 from dev.judges.real.daemon import running_daemon
 from dev.judges.real.docker_plugin import (
     ADDRESS,
@@ -33,6 +36,15 @@ from dev.judges.real_vllm.environment import last_line
 
 FAILING = FILES["Dockerfile"].replace("RUN ", "RUN echo the-reason >&2 && exit 7\nRUN ")
 UNCHANGED = ("preview", "--expect-no-changes")
+
+
+def planted_lie():
+    done = CompletedProcess([], 0)
+    both = [
+        SimpleNamespace(up=lambda: done, image=lambda ref=ref: {"ref": ref}, folder="folder", repository="repository")
+        for ref in ("a", "b")
+    ]
+    refuse_planted("a stand-in with another reference has the real state", lambda: test_state(both))
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ import shlex
 import jsonschema
 import pytest
 
+from dev.judges.planted import refuse_planted
 from dev.judges.real.kubernetes.chart import HELM, copied_chart, ensure_helm, rendered
 from dev.judges.real.kubernetes.shipped import names, shipped
 from dev.judges.real.kubernetes.world import EXTENSION, definitions
@@ -25,6 +26,11 @@ def closed(schema):
     return (
         {"additionalProperties": False, **found} if schema.get("type") == "object" and "properties" in schema else found
     )
+
+
+def planted_lie():
+    validator = jsonschema.Draft202012Validator(closed({"type": "object", "properties": {"hostnames": {}}}))
+    refuse_planted("a definition has each field", lambda: validator.iter_errors({"timeout": "30s"}))
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,9 @@ from subprocess import TimeoutExpired
 
 import pytest
 
+from dev.judges.planted import refuse_planted
 from dev.judges.real.home import ROOT, Need, print_progress, run
-from dev.judges.real.upstream_tests import NEEDS, Modules, run_tests
+from dev.judges.real.upstream_tests import NEEDS, Modules, count_tests, run_tests
 from dev.judges.tpu_compiler import environment
 from dev.judges.tpu_compiler.wheels import LEFT_OUT, wheels_for
 from gemma_serving.contracts.errors import CommandRefusedError
@@ -34,6 +35,11 @@ TESTS = tuple(
 )
 FETCH_LIMIT_S = 120
 NO_BUILDX = "Docker has no buildx. Install docker-buildx"
+
+
+def planted_lie():
+    failed = '<testsuite><testcase name="t"><failure message="assert 1 == 2"/></testcase></testsuite>'
+    refuse_planted("a failed test of upstream's needs a TPU", lambda: str(count_tests(failed)))
 
 
 def test_no_buildx(notes):

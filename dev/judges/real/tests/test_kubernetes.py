@@ -4,10 +4,12 @@ import json
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pulumi
 import pytest
 
+from dev.judges.planted import refuse_planted
 from dev.judges.real.kubernetes import programs as built
 from dev.judges.real.kubernetes.cluster import running_cluster
 from dev.judges.real.kubernetes.deployment import new_project
@@ -27,6 +29,15 @@ START_S = 60
 """The start of a replica, with its node, to which the autoscaler's times are scaled."""
 PLANTED, FOLLOWED, EXAMPLE = "tpu-v6e1", "l4-12b-qat", "l4-12b-qat"
 OPTIONS = GkeOptions(replicas=(1, 2))
+
+
+def planted_lie():
+    pod = {"metadata": {"name": "pod"}, "status": {"conditions": [{"type": "Ready", "status": "False"}]}}
+    cluster = SimpleNamespace(api=SimpleNamespace(items=lambda *_: [pod]))
+    kubelet = SimpleNamespace(servers={})
+    place = Namespace(name="planted", project=SimpleNamespace(cluster=cluster), kubelet=kubelet)
+    lie = "a Pod that is not ready serves"
+    refuse_planted(lie, lambda: str(place.wait(lambda: place.ready() == 1, "a ready Pod", limit_s=0)))
 
 
 @pytest.fixture(scope="module")

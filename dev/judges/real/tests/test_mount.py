@@ -9,9 +9,11 @@ import os
 import re
 import subprocess
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 
+from dev.judges.planted import refuse_planted
 from dev.judges.real.gcsfuse_program import (
     VERSION,
     MountFailedError,
@@ -31,6 +33,7 @@ from dev.judges.real.mount_reads import (
     OBJECT_BYTES,
     ONCE,
     OVERLAP,
+    Pattern,
     blocks_mib,
     mounted_pattern,
     stage_large,
@@ -39,7 +42,7 @@ from dev.judges.real.mount_reads import (
 from dev.judges.real.mount_stacks import option_sets, options_of, options_of_mode, settings_of, stacks
 from dev.judges.real.mount_world import BUCKET, FOLDER, MountWorld, gcsfuse_of, sha256
 from dev.judges.real.project import project_in_cloud
-from dev.judges.real.throttled_store import store
+from dev.judges.real.throttled_store import Reads, store
 from dev.judges.real.vllm_life import installed
 from gemma_serving.planning.data.overheads import constant
 from gemma_serving.planning.question.recommendation import FUSE_MODES
@@ -75,6 +78,18 @@ def name_of(mode, names):
 each_set = pytest.mark.parametrize(
     "options", [options for _, options, _ in SETS], ids=[name_of(mode, names) for mode, _, names in SETS]
 )
+
+
+def planted_lie():
+    @contextmanager
+    def mounted(*_, **__):
+        raise MountFailedError("other words", 1)
+        yield
+
+    lie = "gcsfuse refuses options with other words than the simulated mount, and they agree"
+    refuse_planted(lie, lambda: test_wrong_option(SimpleNamespace(gcsfuse=SimpleNamespace(mounted=mounted)), []))
+    twice = Pattern(seconds=1.0, reads=Reads(content_bytes=2 * OBJECT_BYTES, most=OVERLAP + 1))
+    refuse_planted("a streamer that reads each byte twice reads it once", lambda: check_streamed(twice))
 
 
 @pytest.fixture(scope="module")
@@ -336,9 +351,13 @@ def test_fuse_buffered_prefetch(large, modes, patterns, notes):
 def test_streamer(large, patterns, notes):
     """Reads of mode streamer on the same network: parallel, each byte once."""
     patterns["streamer"] = streamed = streamed_pattern(large)
+    check_streamed(streamed)
+    notes.append(f"{streamed}")
+
+
+def check_streamed(streamed):
     assert streamed.reads.most > OVERLAP, f"{streamed}"
     assert streamed.times < ONCE, f"{streamed}"
-    notes.append(f"{streamed}")
 
 
 @pytest.mark.parametrize("mode", ["fuse-buffered", "streamer"])

@@ -10,9 +10,11 @@ import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from dev.judges.planted import refuse_planted
 from dev.judges.real.agent_reading import reading_of
 from dev.judges.real.home import wait_until
 from dev.judges.real.project import ProjectInCloud, project_in_cloud
@@ -71,6 +73,11 @@ class StackLife:
         """Return the log of the newest revision, empty if there is none."""
         found = self.logs()
         return found[-1].read_text(encoding="utf-8", errors="replace") if found else ""
+
+
+def planted_lie():
+    left = SimpleNamespace(cloud=ExitStack(), servers=lambda: {1})
+    refuse_planted("a server that still runs has ended with the local cloud", lambda: test_end_of_the_cloud(left))
 
 
 @pytest.fixture(scope="module")

@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 from urllib.parse import quote
 
 import pytest
 
+from dev.judges.planted import refuse_planted
 from dev.judges.real.docker_image import base_archive
 from dev.judges.real.docker_machine import CONTAINER, RealMachines, real_machines
 from dev.judges.real.home import ROOT, RealHome, wait_until
@@ -155,6 +157,14 @@ class SharedStart:
             limit = self.network.bytes_per_s if shared == "network" else self.disk.bytes_per_s()
             notes.append(f"the {shared} carried {used / 1e6:.2f} of {limit / 1e6:.2f} MB/s until both were there")
         assert least <= share <= most, f"{'; '.join(notes)}, which is not between {least:.0%} and {most:.0%}"
+
+
+def planted_lie():
+    """Refuse a start that takes as long as its stages one after the other."""
+    start = SimpleNamespace(
+        alone_s=lambda *, image: 10.0, used_bytes=lambda _: 0, together=lambda: {LOADING: 20.0, READY: 21.0}
+    )
+    refuse_planted("stages in turn are side by side", lambda: SharedStart.compare(start, (10, 10), [], least=SOONER))
 
 
 def pulled_s(machines: RealMachines) -> float:

@@ -5,9 +5,11 @@ import re
 import signal
 import time
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 
+from dev.judges.planted import refuse_planted
 from dev.judges.real.docker_image import REAL_SERVER
 from dev.judges.real.docker_machine import CONTAINER, KILLED, RealMachines, real_machines
 from dev.judges.real.home import wait_until
@@ -62,6 +64,12 @@ class TpuServerLife:
     def lines(self):
         """Return the lines of `gemma logs`."""
         return self.project.gemma("logs", STACK, "--lines", "5000")
+
+
+def planted_lie():
+    daemon = SimpleNamespace(docker=lambda *_: SimpleNamespace(stdout="a-container\n"))
+    left = SimpleNamespace(project=SimpleNamespace(gemma=lambda *_: ""), machines=SimpleNamespace(daemon=daemon))
+    refuse_planted("a teardown that leaves a container leaves nothing", lambda: test_teardown(left))
 
 
 @pytest.fixture(scope="module")
