@@ -6,6 +6,8 @@ ruff finds a clock in a default of a function (B008).
 import re
 from pathlib import Path
 
+from tests.tracked import tracked
+
 ROOT = Path(__file__).resolve().parents[1]
 READ = r"\b(?:time\.(?:time|monotonic|perf_counter|process_time)(?:_ns)?|(?:datetime|date)\.(?:now|utcnow|today))"
 EVERYWHERE = {
@@ -31,9 +33,9 @@ def faults(text, *, is_test):
 
 def test_clocks_are_arguments_and_sleeps_have_a_reason():
     found = {}
-    for path in ROOT.rglob("*.py"):
+    for path in tracked():
         name = path.relative_to(ROOT).as_posix()
-        if not name.startswith((".", "build/")) and name != LIBRARIES:
+        if name != LIBRARIES:
             found[name] = faults(path.read_text(encoding="utf-8"), is_test="tests" in path.parts)
     assert len(found) > 1000
     assert {name: kinds for name, kinds in found.items() if kinds} == {}

@@ -20,6 +20,7 @@ from gemma_serving.gke.rules import GKE_RULES
 from gemma_serving.planning.rules.findings import RULES
 from gemma_serving.planning.settings.vllm_args import OPTIONS
 from tests.contract_keys import keys
+from tests.tracked import tracked
 
 ROOT = Path(__file__).parents[1]
 APART = ("packages/localcloud", "packages/gcp-tpu")
@@ -87,7 +88,7 @@ def is_documentation(node: ast.AST) -> bool:
 def strings() -> list[tuple[str, Place]]:
     """Return the strings of every hand-written module outside the tests, without documentation. No tree is kept: the garbage collector would walk all."""
     found: list[tuple[str, Place]] = []
-    for path in sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py") if "tests" not in path.parts):
+    for path in (path for path in tracked(*ROOMS) if "tests" not in path.parts):
         text = path.read_text()
         if not re.search(r"Generated (by|from) ", text[:300]):
             found.extend(strings_of(ast.parse(text), path.relative_to(ROOT).as_posix(), text.splitlines()))

@@ -15,6 +15,7 @@ from gemma_serving.scripts.cli.command import print_text
 from gemma_serving.scripts.cli.options import CommandParser
 from gemma_serving.scripts.cli.tables import console, paragraph
 from tests.scripts.test_printed_commands import ROOMS, literals
+from tests.tracked import tracked
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -96,7 +97,7 @@ def test_every_anchor_that_a_page_links_to_exists(subtests):
 
 def texts_of_the_product():
     """Yield each text of the product's programs and data that names a page, with its file."""
-    for path in sorted(path for room in ROOMS for kind in ("*.py", "*.json") for path in (ROOT / room).rglob(kind)):
+    for path in [path for suffix in (".py", ".json") for path in tracked(*ROOMS, suffix=suffix)]:
         text = path.read_text() if "tests" not in path.parts else ""
         if "docs/" in text:
             yield from ((path.relative_to(ROOT), one) for one in (literals(text) if path.suffix == ".py" else [text]))

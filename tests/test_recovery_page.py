@@ -28,6 +28,7 @@ from localcloud import cli
 from tests.cloud.populated import owner
 from tests.records import replace
 from tests.scripts.test_printed_commands import refusal_of
+from tests.tracked import tracked
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "recovery.md"
@@ -129,7 +130,7 @@ def literals(path):
 @cache
 def texts():
     """Return the texts of the code, those of a module one after the other, because some messages are put together."""
-    paths = [path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py")) if "tests" not in path.parts]
+    paths = [path for path in tracked(*ROOMS) if "tests" not in path.parts]
     return [*composed(), *("\n".join(literals(path)) for path in paths)]
 
 

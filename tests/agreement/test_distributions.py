@@ -12,20 +12,12 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from tests.tracked import tracked
+
 ROOT = Path(__file__).resolve().parents[2]
 HOMES = [ROOT / "packages" / name for name in ("loadtest", "localcloud")]
 EVERY_HOME = pytest.mark.parametrize("home", HOMES, ids=lambda home: home.name)
 ROOMS = ("components", "dev/authors", "dev/tools", "gemma_serving", "scripts", "stacks")
-APART = {
-    "__pycache__",
-    ".hypothesis",
-    ".pytest_cache",
-    "build",
-    "loadtest_openai.egg-info",
-    "localcloud_google.egg-info",
-    "tests",
-}
-"""Folders that are not part of a distribution."""
 NAMESPACES = {"loadtest": set(), "localcloud": {"google"}}
 READ_ONLY = {"google-api-python-client"}
 """Requirements of which only the data files are used."""
@@ -47,9 +39,8 @@ def pins(requirements):
     return {line.partition(";")[0].rstrip(" \\") for line in requirements.read_text().splitlines() if "==" in line}
 
 
-def files_of(home, pattern="*"):
-    found = (path for path in home.rglob(pattern) if path.is_file())
-    return {path for path in found if not APART & set(path.relative_to(home).parts)}
+def files_of(home, suffix=""):
+    return {path for path in tracked(home, suffix=suffix) if "tests" not in path.relative_to(home).parts}
 
 
 def setuptools_of(home):
@@ -77,7 +68,7 @@ def modules_of(name):
 
 @EVERY_HOME
 def test_a_distribution_lists_every_package(home):
-    folders = {path.parent.relative_to(home.parent) for path in files_of(home, "*.py")}
+    folders = {path.parent.relative_to(home.parent) for path in files_of(home, ".py")}
     assert sorted(setuptools_of(home)["packages"]) == sorted(".".join(folder.parts) for folder in folders)
 
 
@@ -89,13 +80,13 @@ def test_every_file_is_packed_or_describes_the_distribution(home):
         for pattern in patterns
         for path in home.parent.joinpath(*name.split(".")).glob(pattern)
     }
-    assert files_of(home) - packed - {home / name for name in DESCRIPTION} == files_of(home, "*.py")
+    assert files_of(home) - packed - {home / name for name in DESCRIPTION} == files_of(home, ".py")
 
 
 @EVERY_HOME
 def test_everything_that_a_distribution_imports_is_named_by_its_requirements(home):
     assert setuptools_of(home)["dynamic"]["dependencies"] == {"file": ["requirements.in"]}
-    wanted, found = names(home / "requirements.in"), imported(home, files_of(home, "*.py"))
+    wanted, found = names(home / "requirements.in"), imported(home, files_of(home, ".py"))
     assert wanted <= names(home / "requirements.txt")
     extras = tomllib.loads((home / "pyproject.toml").read_text())["project"].get("optional-dependencies", {})
     wanted |= {normal(Requirement(line).name) for lines in extras.values() for line in lines}
@@ -112,7 +103,7 @@ def test_the_root_does_without_what_only_the_local_cloud_loads():
     only_here = names(local_cloud) - names(ROOT / "requirements.txt")
     modules = {module for name in only_here for module in modules_of(name)} | {"cryptography"}
     assert {"googleapiclient", "httplib2", "uritemplate"} <= modules
-    found = imported(ROOT, [path for room in ROOMS for path in (ROOT / room).rglob("*.py")])
+    found = imported(ROOT, tracked(*ROOMS))
     assert modules & {*found} == set()
 
 

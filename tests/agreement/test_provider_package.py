@@ -16,6 +16,7 @@ from gcp_tpu_provider.properties import package_schema
 from gcp_tpu_provider.serving import REPORT_LIMIT, RESTART_SUFFIX, last_line
 from gemma_serving.cloud import tpu_machine
 from gemma_serving.contracts import guest_attributes, labels, serving_document
+from tests.tracked import tracked
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "packages" / "gcp-tpu"
@@ -53,7 +54,7 @@ def test_the_cli_reads_the_schema_from_the_folder(tmp_path: Path, pulumi: Path):
 
 def test_a_wheel_holds_every_module_and_the_command():
     packages = tomllib.loads((FOLDER / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
-    modules = {path.parent.relative_to(FOLDER).as_posix().replace("/", ".") for path in FOLDER.rglob("*.py")}
+    modules = {path.parent.relative_to(FOLDER).as_posix().replace("/", ".") for path in tracked(FOLDER)}
     assert modules - {".", "gcp_tpu_provider.tests"} == set(packages), "its tests stay out"
     assert PROJECT["dynamic"] == ["version"]
     module, _, name = PROJECT["scripts"]["pulumi-resource-gcp-tpu"].partition(":")

@@ -20,6 +20,7 @@ from gemma_serving.scripts.stack.access import API_KEY_VARIABLE, AccessError, op
 from gemma_serving.vm_agent import cloud
 from gemma_serving.vm_agent.base import ServingError
 from tests.laws import examples
+from tests.tracked import tracked
 
 ROOT = Path(__file__).resolve().parents[2]
 VERSION = "projects/p/secrets/s/versions/1"
@@ -111,10 +112,9 @@ def test_a_key_of_the_environment_with_a_newline_is_refused_before_a_request(mon
 
 
 def test_no_other_code_decodes_a_payload():
-    listed = subprocess.run(["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     decoders = set()
-    for path in (path for path in listed.split() if path.split("/")[0] in PRODUCT):
-        nodes = ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8")))
+    for path in tracked(*PRODUCT):
+        nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         names = {getattr(node, "attr", getattr(node, "id", "")) for node in nodes}
-        decoders |= {path} if names & DECODING else set()
+        decoders |= {path.relative_to(ROOT).as_posix()} if names & DECODING else set()
     assert decoders == set(DECODERS)

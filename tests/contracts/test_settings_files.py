@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 
 from gemma_serving.contracts.settings_files import shipped_files
+from tests.tracked import tracked
 
 ROOT = Path(__file__).resolve().parents[2]
 LISTED = re.compile(r"\b[A-Z]\w+\.r?glob\([^)]*\bPulumi\.\*|stacks_in\([A-Z]")
@@ -28,6 +29,9 @@ def test_a_users_stacks_are_not_the_projects(tmp_path):
 
 def test_no_test_and_no_page_lists_the_stacks_of_the_checkouts_folder():
     assert LISTED.search('STACKS = list(ROOT.glob("Pulumi.*.yaml"))')
-    paths = (path for room in ("dev", "tests") for path in (ROOT / room).rglob("*.py"))
-    found = {str(path.relative_to(ROOT)) for path in paths if LISTED.search(path.read_text(encoding="utf-8"))}
+    found = {
+        str(path.relative_to(ROOT))
+        for path in tracked("dev", "tests")
+        if LISTED.search(path.read_text(encoding="utf-8"))
+    }
     assert found == {"tests/contracts/test_settings_files.py"}

@@ -12,6 +12,7 @@ import pytest
 
 from gemma_serving.engine.children import interruptible, run_async, started
 from tests.polling import until
+from tests.tracked import tracked
 
 ROOT = Path(__file__).resolve().parents[2]
 ENGINE = """#!/bin/sh
@@ -164,10 +165,6 @@ def starts_programs(text):
 def test_programs_are_started_in_one_place():
     assert starts_programs("done = subprocess.run(words)")
     assert starts_programs("with subprocess.Popen(words) as process:")
-    paths = [
-        path
-        for room in ("gemma_serving/cloud", "gemma_serving/engine", "scripts", "stacks")
-        for path in (ROOT / room).rglob("*.py")
-    ]
+    paths = tracked("gemma_serving/cloud", "gemma_serving/engine", "scripts", "stacks")
     found = {str(path.relative_to(ROOT)) for path in paths if starts_programs(path.read_text())}
     assert found == MAY_START

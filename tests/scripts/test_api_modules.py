@@ -4,6 +4,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.tracked import tracked
+
 ROOT = Path(__file__).parents[2]
 SHARED = ("cli", "stack")
 ROOMS = sorted(path.parent for path in (ROOT / "scripts").glob("*/__init__.py"))
@@ -21,7 +23,7 @@ def test_a_folder_is_a_command_or_what_commands_share():
 
 
 def test_every_name_of_an_api_is_used_by_another_command():
-    used = {name for room in ROOMS for path in room.rglob("*.py") for name in imported(path)}
+    used = {name for path in tracked(*ROOMS) for name in imported(path)}
     for api in (ROOT / "scripts").glob("*/api.py"):
         room = f"gemma_serving.scripts.{api.parent.name}.api"
         assert {f"{room}.{name.rpartition('.')[2]}" for name in imported(api)} - used == set(), api

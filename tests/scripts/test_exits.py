@@ -16,6 +16,7 @@ from gemma_serving.scripts.cli.tables import FittedTable, console, paragraph
 from gemma_serving.scripts.cli.transfer import overwrite_line
 from loadtest.client import plain_text as load_tester
 from loadtest.progress import say
+from tests.tracked import tracked
 
 ROOT = Path(__file__).parents[2]
 EXITS = {
@@ -37,7 +38,7 @@ def past_the_exits(source: str) -> Iterator[str]:
 
 
 def test_commands_print_through_the_exits_only():
-    for path in (*(ROOT / "scripts").rglob("*.py"), *(ROOT / "packages" / "loadtest").rglob("*.py")):
+    for path in tracked("scripts", "packages/loadtest"):
         name = str(path.relative_to(ROOT))
         if "tests/" not in name and not name.startswith("scripts/init/github/"):
             found = set(past_the_exits(path.read_text(encoding="utf-8")))

@@ -24,6 +24,7 @@ from gemma_serving.scripts.gemma import arguments
 from gemma_serving.scripts.gemma.__main__ import main
 from gemma_serving.scripts.gemma.catalog import ENTRIES, entry_of
 from tests.records import replace
+from tests.tracked import tracked
 
 ROOT = Path(__file__).parents[2]
 ROOMS = (
@@ -108,11 +109,10 @@ def printed(source):
 def all_printed():
     """Every command of the code, each with the first file that prints it."""
     found = {}
-    for room in ROOMS:
-        for path in sorted((ROOT / room).rglob("*.py")):
-            if "tests" not in path.relative_to(ROOT).parts:
-                for command in printed(path.read_text()):
-                    found.setdefault(command, path.relative_to(ROOT).as_posix())
+    for path in tracked(*ROOMS):
+        if "tests" not in path.relative_to(ROOT).parts:
+            for command in printed(path.read_text()):
+                found.setdefault(command, path.relative_to(ROOT).as_posix())
     return found
 
 
@@ -174,8 +174,7 @@ def test_no_text_names_a_module_where_a_command_exists():
     names = "|".join(ENTRIES)
     wrong = [
         f"{path.relative_to(ROOT)}: {text[:60]!r}"
-        for room in (*ROOMS, "dev/authors")
-        for path in sorted((ROOT / room).rglob("*.py"))
+        for path in tracked(*ROOMS, "dev/authors")
         if "tests" not in path.relative_to(ROOT).parts
         if "-m scripts." in path.read_text()  # parsing all files takes seconds
         for text in literals(path.read_text())

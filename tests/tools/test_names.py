@@ -9,6 +9,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from tests.tools.imports import imports
+from tests.tracked import tracked
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = "plan"
@@ -52,11 +53,9 @@ def test_no_module_is_loaded_under_two_names():
 def test_no_file_imports_a_room_by_its_bare_name():
     """ruff bans the names too, but not where the standard library's HTTP client is allowed."""
     rooms = {path.name for path in (ROOT / "gemma_serving").iterdir() if (path / "__init__.py").is_file()}
-    listed = subprocess.run(["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    paths = [ROOT / name for name in listed.split() if (ROOT / name).is_file()]
     found = {
         f"{path}:{line}"
-        for path in paths
+        for path in tracked()
         for line, module in imports(path.read_text())
         if module.split(".")[0] in rooms
     }
@@ -76,15 +75,15 @@ def test_no_program_is_started_by_a_name_that_only_a_checkout_has():
     """In a user's folder such a name is missing, or is the user's own module."""
     assert bare_modules('run(["-m", f"scripts.{name}"])') == ["scripts."]
     assert bare_modules('run("-m", "stacks.program")') == ["stacks.program"]
-    paths = [path for room in PRODUCT for path in (ROOT / room).rglob("*.py") if "tests" not in path.parts]
+    paths = [path for path in tracked(*PRODUCT) if "tests" not in path.parts]
     assert len(paths) > 400
     found = {path.relative_to(ROOT).as_posix(): bare_modules(path.read_text()) for path in paths}
     assert {name: names for name, names in found.items() if names} == {}
     scripts = [
-        *(ROOT / "scripts").rglob("*.sh"),
-        *(ROOT / ".github").rglob("*.yml"),
-        *(page for room in ("docs", "dev/docs") for page in (ROOT / room).rglob("*.md")),
+        *tracked("scripts", suffix=".sh"),
+        *tracked(".github", suffix=".yml"),
+        *tracked("docs", "dev/docs", suffix=".md"),
+        *tracked("docs/clients", suffix=""),
     ]
-    scripts += [path for path in (ROOT / "docs" / "clients").rglob("*") if path.is_file()]
     started = re.compile(r"-m[ ,\"']+(scripts|components|stacks)\.")
     assert [path.relative_to(ROOT).as_posix() for path in scripts if started.search(path.read_text())] == []

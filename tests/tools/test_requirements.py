@@ -10,6 +10,7 @@ from packaging.requirements import Requirement
 
 from gemma_serving import VERSION
 from tests.tools.imports import imports
+from tests.tracked import tracked
 
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = (
@@ -68,7 +69,7 @@ def strangers(files, wanted):
 
 
 def test_the_product_names_what_it_imports_and_each_extra_its_own_packages():
-    product = {path for room in PRODUCT for path in (ROOT / room).rglob("*.py")} | {ROOT / "__main__.py"}
+    product = {*tracked(*PRODUCT), ROOT / "__main__.py"}
     product = {path for path in product if CHILD not in path.parents}
     agent = {path for path in product if AGENT in path.parents}
     assert strangers(product - agent - {GKE, IMAGE}, named(*BASE)) == set()
@@ -79,12 +80,7 @@ def test_the_product_names_what_it_imports_and_each_extra_its_own_packages():
 
 def test_the_tests_and_the_authors_name_what_they_import():
     own = (ROOT / "dev/judges/real_vllm", ROOT / "dev/judges/real/read_weights.py")  # they run in vLLM's environment
-    files = {
-        path
-        for room in ("dev/authors", "tests")
-        for path in (ROOT / room).rglob("*.py")
-        if not any(path.is_relative_to(one) for one in own)
-    }
+    files = {path for path in tracked("dev/authors", "tests") if not any(path.is_relative_to(one) for one in own)}
     extras = ("requirements/agent.in", "requirements/gke.in", "requirements/dev.in")
     wanted = named(*BASE, *extras, "packages/localcloud/requirements.in")
     assert strangers(files, wanted) == set()

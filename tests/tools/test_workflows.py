@@ -28,6 +28,7 @@ from tests.tools.ci_page import (
     page_commands,
     page_files,
 )
+from tests.tracked import tracked
 
 PARSED = Path(__file__).parents[1] / "fixtures" / "gcloud" / "ci.txt"
 RELEASE = "release.yml"
@@ -152,12 +153,11 @@ def test_the_accounts_that_write_may_grant_the_roles_that_stacks_grant_and_no_ot
 
 def test_every_grant_on_the_project_is_one_of_those_that_the_limit_names():
     """A new `projects.IAMMember` in the program has to appear in the test above."""
-    found = {}
-    for room in ("components", "stacks"):
-        for path in (ROOT / room).rglob("*.py"):
-            found[path.relative_to(ROOT).as_posix()] = len(
-                re.findall(r"\bprojects\.IAM(?:Member|Binding|Policy)\(", path.read_text())
-            )
+    made = re.compile(r"\bprojects\.IAM(?:Member|Binding|Policy)\(")
+    found = {
+        path.relative_to(ROOT).as_posix(): len(made.findall(path.read_text()))
+        for path in tracked("components", "stacks")
+    }
     assert {name: count for name, count in found.items() if count} == {
         "components/runtime_identity.py": 1,
         "stacks/tpu.py": 1,

@@ -16,6 +16,7 @@ from dev.authors.release import version
 from dev.authors.release.build import build_distribution
 from gemma_serving.scripts.agent.resource_pages import PAGES
 from gemma_serving.scripts.init import __main__ as init
+from tests.tracked import tracked
 
 ROOT = Path(__file__).resolve().parents[3]
 FOLDERS = [ROOT / "packages" / name for name in ("gcp-tpu", "loadtest", "localcloud")]
@@ -90,13 +91,7 @@ def test_a_wheel_has_every_file_of_its_package_and_no_tests(built, subtests):
 
 def tracked_files(home):
     """Every file of a package folder but its tests, by another rule than the build's."""
-    return {
-        path.relative_to(home).as_posix()
-        for path in home.rglob("*")
-        if path.is_file()
-        and not {"tests", "__pycache__"} & set(path.parts)
-        and not any(part.startswith(".") or part.endswith(".egg-info") for part in path.relative_to(home).parts)
-    }
+    return {path.relative_to(home).as_posix() for path in tracked(home, suffix="") if "tests" not in path.parts}
 
 
 def beside(home):

@@ -39,6 +39,7 @@ from gemma_serving.scripts.status.render import ReportView
 from tests.records import replace
 from tests.scripts.status.test_status import REPORT
 from tests.scripts.terminal import Terminal
+from tests.tracked import tracked
 
 ROOT = Path(__file__).parents[3]
 WIDTHS = (60, 120)
@@ -278,8 +279,7 @@ def test_the_law_holds_for_the_tables_of_all_commands():
     """A command with a new table has to be added above."""
     makers = {
         path.relative_to(ROOT).as_posix()
-        for folder in ("scripts", "dev/authors", "gemma", "gemma_serving/engine", "gemma_serving/cloud")
-        for path in sorted((ROOT / folder).rglob("*.py"))
+        for path in tracked("scripts", "dev/authors", "gemma_serving/engine", "gemma_serving/cloud")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.ImportFrom)
         and (node.module == "rich.table" or (node.module == "gemma_serving.scripts.cli.tables" and "FittedTable" in {one.name for one in node.names}))
