@@ -106,7 +106,7 @@ check: setup  ## Check format, types, imports, workflows and commit messages.
 	@PYTHONPATH=packages:packages/gcp-tpu .venv/bin/lint-imports --no-cache
 	@$(AUDITORS)
 	@.audit/bin/zizmor --offline --no-progress --quiet --strict-collection .github $(CI_OF_FOLDERS)
-	@.audit/bin/shellcheck --severity=warning --shell=sh .ci/run .github/*/*.sh .github/*/*/*.sh scripts/*/*.sh
+	@.audit/bin/shellcheck --severity=warning --shell=sh .ci/run .github/*/*.sh .github/*/*/*.sh scripts/*/*.sh examples/*.sh
 	@$(ACTIONLINT)
 
 docs: setup  ## Generate the reference pages.

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.tracked import tracked
+
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("gemma_serving", "components", "scripts", "stacks", "packages/gcp-tpu", "packages/localcloud/trials")
+FOLDERS = ("gemma_serving", "components", "scripts", "stacks", "packages/gcp-tpu")
 PROOFS = {
     "Proof": {
         "gemma_serving/cloud/deletion.py": "the labels of a resource, read again",
@@ -21,11 +23,6 @@ PROOFS = {
     "OwnCapacity": {
         "packages/gcp-tpu/gcp_tpu_provider/operation.py": "the owner label, or the creation time in the state",
     },
-    "OwnResource": {
-        "packages/localcloud/trials/resources.py": "the run in name and mark",
-        "packages/localcloud/trials/evening.py": "a trial's own request",
-        "packages/localcloud/trials/running.py": "this run's own request",
-    },
 }
 """Type of a proof -> each module that makes one, and from what."""
 CHECKED = {
@@ -37,11 +34,9 @@ WORDS = ("DELETE", "destroy", ":destroy", "rm")
 
 
 def modules():
-    for folder in FOLDERS:
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            name = str(path.relative_to(ROOT))
-            if not {"tests", ".venv", "build"} & set(path.parts) and path.resolve() == path:
-                yield name, ast.parse(path.read_text(encoding="utf-8"))
+    for path in tracked(*FOLDERS):
+        if "tests" not in path.parts and path.resolve() == path:
+            yield str(path.relative_to(ROOT)), ast.parse(path.read_text(encoding="utf-8"))
 
 
 def is_deletion(call):
@@ -69,7 +64,7 @@ def unproven(tree):
                 getattr(getattr(one, "func", one), "attr", getattr(getattr(one, "func", one), "id", ""))
                 for one in node.args
             }
-            if not is_proven and not given & {"proof", "own", "OwnResource", "_differs"}:
+            if not is_proven and not given & {"proof", "own", "_differs"}:
                 found.append(node.lineno)
         for child in ast.iter_child_nodes(node):
             visit(child, is_proven)

@@ -50,7 +50,6 @@ def _printed_by(module: str, *arguments: str) -> str:
 def printed_tables() -> Mapping[str, str]:
     """Return the tables of the distributions."""
     return {
-        "evening": _printed_by("localcloud.trials.evening_page"),
         "ledger-counts": _printed_by("localcloud.ledger.page", "sentence"),
     }
 

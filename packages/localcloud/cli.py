@@ -1,4 +1,4 @@
-"""The commands of `python -m localcloud`: a cloud for one command, for a shell or for other terminals, and trials on a real project."""
+"""The commands of `python -m localcloud`: a cloud for one command, for a shell or for other terminals."""
 
 import argparse
 import asyncio
@@ -16,7 +16,6 @@ from localcloud.plugins import serve as serve_providers
 from localcloud.running.shims import OPERATOR_TOKEN, install
 from localcloud.server.app import DEFAULT_PROJECT, DEFAULT_SPEED, OpenCloud, Options, open_cloud
 from localcloud.shell import SIGNALS, run_child, start_of
-from localcloud.trials.trial_options import TryRefusedError, add_parser
 from localcloud.world.cloud import Cloud, Runtimes
 from localcloud.world.oauth import login_file
 from localcloud.world.scenario import BUILT_IN, DEFAULT_WORLD, ScenarioError
@@ -49,14 +48,19 @@ class InvalidOptionsError(Exception):
 def main(arguments: Sequence[str]) -> int:
     """Run a command line and return the exit code."""
     own, command = _split(list(arguments))
-    options = _parser().parse_args(own)
     try:
-        return _follow(options, command)
-    except (InvalidOptionsError, StateError, ScenarioError, TryRefusedError) as error:
+        return _follow(_options(own), command)
+    except (InvalidOptionsError, StateError, ScenarioError) as error:
         print(f"localcloud: {error}", file=sys.stderr)
         return EXIT_REFUSED
     except KeyboardInterrupt:
         return _INTERRUPTED
+
+
+def _options(own: list[str]) -> argparse.Namespace:
+    if own[:1] == ["try"]:
+        raise InvalidOptionsError("`try` has ended. Run examples/one-evening.sh (docs/one-evening.md) instead.")
+    return _parser().parse_args(own)
 
 
 def _follow(options: argparse.Namespace, command: list[str]) -> int:
@@ -72,8 +76,6 @@ def _follow(options: argparse.Namespace, command: list[str]) -> int:
         return _env(options)
     if options.what == "types":
         return _types()
-    if options.what == "try":
-        return _try(options)
     return asyncio.run(_run(options, command) if options.what == "run" else _serve(options))
 
 
@@ -91,7 +93,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Run a simulated Google Cloud on this machine.",
         epilog=f"Pages named docs/... in messages are in {_pages()}.",
     )
-    commands = parser.add_subparsers(dest="what", required=True, metavar="run|shell|serve|env|types|model-server|try")
+    commands = parser.add_subparsers(dest="what", required=True, metavar="run|shell|serve|env|types|model-server")
     run = commands.add_parser(
         "run",
         help="start a cloud, run a command in its environment, stop the cloud",
@@ -140,7 +142,6 @@ def _parser() -> argparse.ArgumentParser:
     env.add_argument("--json", action="store_true", help="print one JSON object instead of export lines")
     commands.add_parser("types", help="list the resource types of pulumi-gcp that the stand-in creates")
     commands.add_parser(MODEL_SERVER, help="run the simulated vLLM server alone: a model and options of `vllm serve`")
-    add_parser(commands)
     return parser
 
 
@@ -174,17 +175,6 @@ def _types() -> int:
 
     print(*sorted(OVERLAYS), sep="\n")
     return 0
-
-
-def _try(options: argparse.Namespace) -> int:
-    # Loading the trials takes a tenth of a second of CPU, which other commands should not pay.
-    from localcloud.ledger.entries import LedgerError  # noqa: PLC0415
-    from localcloud.trials.command import try_entries  # noqa: PLC0415
-
-    try:
-        return try_entries(options)
-    except LedgerError as error:
-        raise InvalidOptionsError(str(error)) from error
 
 
 async def _run(options: argparse.Namespace, command: list[str]) -> int:

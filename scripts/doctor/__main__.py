@@ -58,8 +58,6 @@ def _doctor(options: DoctorOptions) -> ExitCode:
         where = " (local cloud, simulated)" if is_simulated() else ""
         title = f"Project {project}, {f'stack {stack}' if stack else 'without a stack'}{where}"
         print_text(report(title, lines, width=width_of(sys.stdout)))
-        if ready and not is_simulated():
-            print_text("\nTo test an L4 and a queued resource for five cents: docs/one-evening.md")
     return ExitCode.DONE if ready else ExitCode.FAILED
 
 

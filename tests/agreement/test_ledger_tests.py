@@ -12,17 +12,12 @@ from gemma_serving.planning.planner import plan
 from gemma_serving.stacks.loading import from_file
 from gemma_serving.stacks.planned import to_question
 from localcloud.ledger.entries import load
-from localcloud.trials.attempt import Attempt, Surroundings
-from localcloud.trials.command import by_cost, cost_usd, own_usd
-from localcloud.trials.evening import ABSENT_HUB_ID, HUB_IDS, TRIALS
-from localcloud.trials.product import STACKS
-from localcloud.trials.sending import ApiReply
+from localcloud.ledger.page import SHELL
 
 ROOT = Path(__file__).resolve().parents[2]
-EVENING = ROOT / "docs" / "one-evening.md"
-FIRST = ("tpu-delete-needs-force", "run-l4-driver")
-"""Entries of the evening's first step: a queued resource that is deleted while it waits, and a job that reads an L4's driver."""
-ROW = re.compile(r"(?m)^\| `(?P<id>[a-z0-9-]+)` \| \d+\.\d\d \|")
+EVENING = ROOT / "examples" / "one-evening.sh"
+RUN_S = float(re.search(r'"maxRunDuration": "(\d+)s"', SHELL)[1])
+SMALLEST = instance_parts(LIST_PRICES, gpu=None, vcpu=1, memory_gib=0.5, zonal_redundancy=False, place="us-east4")
 
 
 @functools.cache
@@ -75,84 +70,29 @@ def usd_per_hour(stack):
     return plan(to_question(settings, ROOT)).cost.usd_per_hour
 
 
-def rounded_up(usd):
-    """A price in steps of 0.05."""
-    return -(-round(usd * 100, 3) // 5) * 5 / 100
-
-
-def test_every_critical_entry_is_tried_by_the_command_of_the_page():
+def test_the_evening_says_something_of_each_critical_entry_and_the_page_has_lines_for_what_it_cannot_decide():
     text = EVENING.read_text()
-    assert [row["id"] for row in ROW.finditer(text)] == [entry.id for entry in sorted(critical().values(), key=by_cost)]
-    budget = cost_usd(critical().values())
-    assert f"for at most {budget:.2f} USD" in text
-    assert f"--budget-usd {budget:.2f}\n" in text
-    assert budget <= 10
+    said = dict(re.findall(r"(?m)^    entry ([a-z0-9-]+) .* (''|['\"].*['\"])$", text))
+    said |= dict.fromkeys(re.findall(r'(?m)^    say "([a-z-]+): \$\(loaded\)"$', text), "its times")
+    assert {name: true == "''" for name, true in said.items()} == {
+        name: bool(entry.try_it) for name, entry in critical().items()
+    }
 
 
-def test_the_first_step_costs_five_cents():
-    assert cost_usd(critical()[name] for name in FIRST) == 0.05
-    (line,) = re.findall(r"(?m)^python -m localcloud try --project PROJECT --budget-usd 0\.05 .*$", EVENING.read_text())
-    assert set(re.findall(r"--only ([\w-]+)", line)) == set(FIRST)
+def test_no_line_of_the_page_can_cost_more_than_it_says():
+    for entry in critical().values():
+        usd = usd_per_hour("tpu-v6e1") * RUN_S / 3600 if "machine " in entry.try_it else 0
+        if "minInstanceCount" in entry.try_it:
+            usd += sum(part.usd_per_hour for part in SMALLEST)
+        assert usd <= entry.cost_usd <= usd + 0.1, entry.id
 
 
-def test_the_prices_of_the_stacks_and_of_the_job_are_the_planners():
-    planned = {name: rounded_up(usd_per_hour(row["like"]) * row["minutes"] / 60) for name, row in STACKS.items()}
-    assert planned == {name: row["usd"] for name, row in STACKS.items()}
-    assert rounded_up(usd_per_hour("l4-12b-qat") * 2 / 60) == critical()["run-l4-driver"].cost_usd
-    smallest = instance_parts(
-        LIST_PRICES, gpu=None, vcpu=1, memory_gib=0.5, zonal_redundancy=False, place="us-central1"
-    )
-    spent = rounded_up(sum(part.usd_per_hour for part in smallest))
-    assert spent <= critical()["disabled-api-keeps-resources"].cost_usd
-    for row in STACKS.values():
-        text = settings_file(row["like"], ROOT).read_text()
-        assert [before for before in row["settings"] if before not in text] == []
+def test_the_page_asks_for_every_checkpoint():
+    asked = re.search(r"for id in (.*?); do", critical()["hub-ids"].try_it)[1].split()
+    assert asked == [*checkpoints.CHECKPOINTS, *checkpoints.ABSENT]
 
 
-class Accepting(Attempt):
-    """An attempt of which each step succeeds at once, which keeps the bodies of its requests for a machine."""
-
-    def send(self, method, url, body=None, **_):
-        if method == "POST" and "?queuedResourceId=" in url:
-            self.bodies.append(body)
-        return ApiReply(status=200, body={})
-
-    def must_poll(self, *_, **__):
-        return ApiReply(status=200)
-
-    def run(self, *_):
-        return ApiReply(status=200)
-
-    def must_have(self, *_):
-        pass
-
-    def must_disable_run(self):
-        pass
-
-
-def machines(name):
-    """The bodies of a trial's requests for a machine."""
-    world = Surroundings(sender=None, project="my-project", report=print, product=None, sleep=lambda _: None)
-    attempt = Accepting(world=world, run_id="a", name="x", expected=TRIALS[name].expected, owned=[])
-    attempt.bodies = []
-    TRIALS[name].run(attempt)
-    return attempt.bodies
-
-
-def test_no_machine_of_a_trial_can_cost_more_than_its_price():
-    """Each machine that a trial expects to get ends by itself, also after a kill of `try`."""
-    checked = []
-    for entry in load().critical:
-        for body in machines(entry.id):
-            usd = float(body["runDuration"]["maxRunDuration"].removesuffix("s")) / 3600 * usd_per_hour("tpu-v6e1")
-            checked.append(entry.id)
-            if entry.id in FIRST:  # it is deleted while it waits; an hour after a kill it runs ten minutes
-                assert (body["queueingPolicy"]["validAfterDuration"], rounded_up(usd)) == ("3600s", 0.25)
-                assert "for 0.25 USD" in EVENING.read_text()
-                continue
-            assert usd <= own_usd(entry), entry.id
-    assert len(checked) == 7
-
-
-def test_the_hubs_trial_asks_for_every_checkpoint():
-    assert [*HUB_IDS, ABSENT_HUB_ID] == [*checkpoints.CHECKPOINTS, *checkpoints.ABSENT]
+def test_the_page_says_what_the_evening_can_cost():
+    hours = float(re.search(r"L4_BILLED_H=([0-9.]+)", EVENING.read_text())[1])
+    most = usd_per_hour("tpu-v6e1") + round(usd_per_hour("l4-12b-qat"), 2) * hours
+    assert f"for at most {most:.2f} USD" in (ROOT / "docs" / "one-evening.md").read_text()

@@ -181,7 +181,7 @@ OTHER_LINES = {
     "grow.md": "not run: lines of gcloud and kubectl for a cluster, which the local cloud does not simulate",
     "local-cloud.md": "not run: a shell with variables of a running local cloud; tests start it through its modules",
     "observability.md": "tests/cloud/test_alerts.py",
-    "one-evening.md": "not run: needs a real project and ten dollars",
+    "one-evening.md": "tests/engine/test_one_evening.py",
     "package.md": "tests/engine/test_package_programs.py",
     "recovery.md": "tests/test_recovery_page.py",
     "secrets.md": GCLOUD,

@@ -228,7 +228,7 @@ def test_the_page_says_where_each_server_listens_and_what_its_rules_allow(resour
 OTHERS_THAN_COMMANDS = {
     "`gemma` without words",
     "`localcloud`",
-    "`localcloud try`",
+    "`examples/one-evening.sh`",
     "package, component",
     "GKE",
 }

@@ -8,7 +8,7 @@ or a page rests on.
 import tomllib
 from collections.abc import Mapping
 from importlib.resources import files
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -39,14 +39,16 @@ class Assumption(_LedgerModel):
 
 
 class CriticalAssumption(Assumption):
-    """An assumption of which a false one leaves a stack that does not serve, is unreachable, or stays billed. `localcloud try` tries it."""
+    """An assumption of which a false one leaves a stack that does not serve, is unreachable, or stays billed. Only Google can decide it."""
 
     if_false: Text
     """The effect on a user, in one sentence."""
-    stack: Literal["", "try-tpu", "try-l4"] = ""
-    """The stack that `try` deploys for it, once for all entries that name it."""
-    cost_usd: Annotated[float, Field(ge=0)]
-    """Cost of trying it alone, in USD at the planner's prices."""
+    try_it: str = ""
+    """Lines for a shell that decide it on a project, after `page.SHELL`. Empty if examples/one-evening.sh decides it."""
+    true_if: str = ""
+    """What these lines print if the assumption is true."""
+    cost_usd: Annotated[float, Field(ge=0)] = 0.0
+    """The most that these lines can cost, in USD at the planner's prices."""
     tried: str
     """Date, place and result of a trial on a real project. Empty if not tried."""
 

@@ -16,10 +16,51 @@ The *ledger*, the files in `packages/localcloud/ledger/`, lists the assumptions 
 ## Critical assumptions, not yet tried
 
 """
-_DECIDE = "| USD | id | if it is false | try it |\n| --- | --- | --- | --- |\n"
-_ENTRIES = """
-[One evening, ten dollars](../../docs/one-evening.md) tries them together.
+_DECIDE = "| id | if it is false | tried by |\n| --- | --- | --- |\n"
+SHELL = """\
+PROJECT=YOUR_PROJECT
+call() { curl -sS -H "Authorization: Bearer $(gcloud auth print-access-token)" -H 'Content-Type: application/json' "$@"; }
+tpu=https://tpu.googleapis.com/v2alpha1/projects/$PROJECT/locations/us-east5-a
+run=https://run.googleapis.com/v2/projects/$PROJECT/locations/us-east4
+secrets=https://secretmanager.googleapis.com/v1/projects/$PROJECT/secrets
+accounts=https://iam.googleapis.com/v1/projects/$PROJECT/serviceAccounts
+hello=us-docker.pkg.dev/cloudrun/container/hello
+machine() { # $1: queueingPolicy, $2: what the TPU VM runs at its start
+  call "$tpu/queuedResources?queuedResourceId=localcloud-try" -d '{
+    "tpu": {"nodeSpec": [{"parent": "projects/'"$PROJECT"'/locations/us-east5-a", "nodeId": "localcloud-try", "node": {
+      "acceleratorType": "v6e-1", "runtimeVersion": "v2-alpha-tpuv6e", "networkConfig": {"enableExternalIps": true}, "metadata": {
+        "enable-guest-attributes": "TRUE", "enable-oslogin": "TRUE",
+        "ssh-keys": "probe:ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ0000000000000000000000000000000000000000000 probe",
+        "startup-script": "#! /bin/bash\\nput() { curl -X PUT -H Metadata-Flavor:Google -d $1 $attributes/gemma-serving/try; }\\n'"\
+attributes=http://metadata.google.internal/computeMetadata/v1/instance/guest-attributes; ${2:-}"'"}}}]},
+    "provisioningModel": "FLEX_START", "runDuration": {"maxRunDuration": "900s"}, "queueingPolicy": {'"$1"'}}'
+}
+clean() {
+  call -X DELETE "$tpu/queuedResources/localcloud-try?force=true"
+  call -X DELETE "$run/services/localcloud-try"
+  call -X DELETE "$secrets/localcloud-try"
+  call -X DELETE "$accounts/localcloud-try@$PROJECT.iam.gserviceaccount.com"
+}
+"""
+"""Variables and functions of the lines in `CriticalAssumption.try_it`. A test runs them on the local cloud."""
+_TRY = """
+## Lines to try the others
 
+[One evening](../../docs/one-evening.md) tries the entries that it names, and finds some others false.
+The lines below try the others, each alone, in an otherwise empty project.
+Each creates only resources with the name `localcloud-try`, and `clean` deletes them.
+
+```sh
+{shell}```
+"""
+_ONE = """
+`{id}`, at most ${cost_usd:.2f}. True if {true_if}.
+
+```sh
+{try_it}clean
+```
+"""
+_ENTRIES = """
 ## Entries
 
 {critical} of the {count} entries are critical: if one is false, a stack does not serve, is unreachable, or leaves a billed machine.
@@ -56,10 +97,11 @@ _KNOWN_SOURCES = {
 def sentence(ledger: Ledger) -> str:
     """Return the numbers of critical entries, of those that were tried, and of all entries, as sentences of docs/judged.md."""
     tried = sum(bool(entry.tried) for entry in ledger.critical)
+    decided = sum(not entry.try_it for entry in ledger.critical)
     return (
         f"**{len(ledger.critical)} assumptions about Google are critical, and {tried or 'none'} of them were tried on Google Cloud**: "
         "if one is false, a stack does not serve, cannot be reached, or stays billed.\n"
-        "[One evening, ten dollars](one-evening.md) tries them on your project.\n"
+        f"[One evening](one-evening.md) tries {decided} of them on your project; the page has lines for the others.\n"
         f"In all, the simulation makes {len(ledger.assumptions)} [assumptions](../dev/docs/assumptions.md) of high weight.\n"
     )
 
@@ -77,12 +119,24 @@ def page(ledger: Ledger) -> str:
         gaps=", ".join(f"`{entry.id}`" for entry in lenient),
         not_modelled=len(ledger.not_modelled),
     )
-    return _HEAD + _DECIDE + _rows(map(_decision, untried)) + text + (_TRIED + _rows(tried) if tried else "")
+    return (
+        _HEAD
+        + _DECIDE
+        + _rows(map(_decision, untried))
+        + _lines(untried)
+        + text
+        + (_TRIED + _rows(tried) if tried else "")
+    )
 
 
 def _decision(entry: CriticalAssumption) -> tuple[str, ...]:
-    how = f"`python -m localcloud try --only {entry.id}`"
-    return f"{entry.cost_usd:.2f}", f"`{entry.id}`", _cell(entry.if_false), how
+    by = "[its lines](#lines-to-try-the-others)" if entry.try_it else "`examples/one-evening.sh`"
+    return f"`{entry.id}`", _cell(entry.if_false), by
+
+
+def _lines(untried: Iterable[CriticalAssumption]) -> str:
+    every = [_ONE.format(**vars(entry)) for entry in untried if entry.try_it]
+    return _TRY.format(shell=SHELL) + "".join(every) if every else ""
 
 
 def _sources(ledger: Ledger) -> Counter[str]:

@@ -9,7 +9,6 @@ import pytest
 from localcloud.ledger import entries
 from localcloud.ledger.entries import LedgerError, join, load
 from localcloud.ledger.page import page
-from localcloud.trials.evening import TRIALS
 
 LEDGER = Path(entries.__file__).parent
 ENTRY = """
@@ -19,7 +18,7 @@ statement = "Google refuses it."
 source = "assumed"
 test = "tests/test_one.py::test_it"
 if_false = "A user reads the wrong status."
-cost_usd = 0
+cost_usd = 0.0
 tried = ""
 """
 
@@ -33,7 +32,7 @@ tried = ""
         pytest.param(
             ENTRY.replace('if_false = "A user reads the wrong status."\n', ""), "if_false: Field required", id="no-harm"
         ),
-        pytest.param(ENTRY.replace("= 0", "= -1"), "cost_usd: Input should be greater than", id="cost"),
+        pytest.param(ENTRY.replace("= 0.0", "= -1"), "cost_usd: Input should be greater than", id="cost"),
         pytest.param(ENTRY.replace('"one"', '"One_1"'), "id: String should match pattern", id="id"),
         pytest.param("[[assumption]\n", "is not TOML", id="toml"),
     ],
@@ -52,23 +51,19 @@ def test_every_toml_file_is_read():
     )
 
 
-def test_every_critical_entry_has_a_trial():
-    assert {entry.id for entry in load().critical} == TRIALS.keys()
-
-
-def critical_rows(text):
-    """(cost, id) of the rows under "Critical assumptions, not yet tried"."""
-    rows = text.partition("not yet tried\n")[2].partition("\n\n[")[0].splitlines()
-    return [(float(cells[1]), cells[2].strip(" `")) for cells in (row.split("|") for row in rows) if "`" in str(cells)]
-
-
-def test_the_first_section_is_what_decides_by_price():
-    text = page(load())
-    assert sorted(name for _, name in critical_rows(text)) == sorted(
-        each.id for each in load().critical if not each.tried
+def untried(text):
+    """The ids of the rows under "Critical assumptions, not yet tried"."""
+    return re.findall(
+        r"(?m)^\| `([a-z0-9-]+)` \| .* \| .* \|$", text.partition("not yet tried\n")[2].partition("\n## ")[0]
     )
-    assert critical_rows(text) == sorted(critical_rows(text))
-    assert text.index("## Critical assumptions, not yet tried") < text.index("## Entries")
+
+
+def test_the_page_lists_what_is_not_tried_and_the_lines_that_try_it():
+    text = page(load())
+    assert untried(text) == [each.id for each in load().critical]
+    lines = [each for each in load().critical if each.try_it]
+    assert [each.id for each in lines] == re.findall(r"(?m)^`([a-z0-9-]+)`, at most \$\d\.\d\d\. True if ", text)
+    assert all(f"```sh\n{each.try_it}clean\n```" in text and each.true_if for each in lines)
 
 
 def test_every_entry_counts_by_source():
@@ -79,5 +74,5 @@ def test_every_entry_counts_by_source():
 def test_an_entry_that_was_tried_leaves_the_list_and_shows_its_answer():
     tried = ENTRY.replace('tried = ""', 'tried = "2026-12-01, project p: as stated"')
     text = page(join({"some.toml": tried}))
-    assert critical_rows(text) == []
+    assert untried(text) == []
     assert "| `one` | `2026-12-01, project p: as stated` |" in text.partition("## Tried on a real project")[2]
