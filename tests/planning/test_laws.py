@@ -3,31 +3,15 @@
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gemma_serving.planning.machine.hardware import ACCELERATORS
 from gemma_serving.planning.memory.resolve import resolve
 from gemma_serving.planning.memory.weights import weights_of
-from gemma_serving.planning.model.catalog import model_ids
 from gemma_serving.planning.model.hf_config import model_from_config
-from gemma_serving.planning.planner import plan
-from gemma_serving.planning.settings.paths import with_changes
 from gemma_serving.planning.settings.question import Question
-from gemma_serving.planning.settings.vllm_args import VllmOptions
 from tests.laws import examples
-
-MODELS = st.sampled_from(model_ids())
-PLACES = st.sampled_from(sorted(ACCELERATORS))
 
 laws = settings(
     max_examples=examples(test=15, part=60, night=2000), deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
-
-
-def deployed(model: str, accelerator: str, **options: object) -> Question:
-    return Question().changed(
-        model=model,
-        accelerator=accelerator,
-        vllm=VllmOptions(**options),  # pyright: ignore[reportArgumentType] - a test's shorthand
-    )
 
 
 @laws
@@ -50,14 +34,3 @@ def test_a_checkpoint_has_two_bytes_for_each_parameter(layers, kv_heads, tied, e
     sizes = weights_of(resolve(Question().changed(model="drawn", accelerator="H200", model_spec=spec)))
     assert sizes.checkpoint == 2 * params
     assert sizes.device - sizes.tables == 2 * params
-
-
-@laws
-@given(MODELS, PLACES, st.integers(1_024, 409_600), st.integers(1_024, 409_600))
-def test_more_host_memory_never_blocks(model, accelerator, one, two):
-    low, high = (
-        "FIT03"
-        in {f.id for f in plan(with_changes(deployed(model, accelerator), {"cloud_run.memory_mib": mib})).findings}
-        for mib in sorted((one, two))
-    )
-    assert low or not high
