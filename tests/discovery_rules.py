@@ -68,25 +68,25 @@ class Call:
 
 
 class _Listening:
-    """A transport that notes the calls and answers nothing."""
+    """A transport that notes the calls and answers with the name that was asked for."""
 
     def __init__(self) -> None:
         self.called: list[tuple[str, str, Mapping[str, str]]] = []
 
     async def call(self, method, path, *, query=None, body=None, creation=False):
         self.called.append((method, path, query or {}))
-        return {}
+        return {"name": path}
 
 
 class _Session:
-    """A session that notes the requests and answers nothing."""
+    """A session that notes the requests and answers with a policy's etag."""
 
     def __init__(self) -> None:
         self.called: list[tuple[str, str]] = []
 
     def request(self, verb, url, **_):
         self.called.append((verb, url))
-        return nullcontext(SimpleNamespace(ok=True, headers={}, iter_content=lambda _size: ()))
+        return nullcontext(SimpleNamespace(ok=True, headers={}, iter_content=lambda _size: (b'{"etag": "e"}',)))
 
 
 def _of_the_provider() -> Iterator[tuple[str, str, Mapping[str, str], None]]:

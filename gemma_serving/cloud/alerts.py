@@ -9,7 +9,7 @@ from typing import Final, Literal
 from urllib.parse import urlencode
 
 from gcp_tpu_provider.refusals import DENIED, read
-from gemma_serving.cloud.google_api import GoogleApi, answer_of, enable_command
+from gemma_serving.cloud.google_api import GoogleApi, answer_of, enable_command, listed
 from gemma_serving.cloud.served_tokens import prometheus
 from gemma_serving.cloud.simulated import is_simulated
 from gemma_serving.contracts.alerts import NOT_READY, RUNBOOK, Severity, row_of
@@ -145,10 +145,9 @@ def _is_of(policy: Item, stack: str) -> bool:
 
 
 def _listed(api: GoogleApi, path: str, key: str) -> Answer[Sequence[Item]]:
-    def read() -> Sequence[Item]:
-        return [as_mapping(item) for page in api.pages(MONITORING, path) for item in as_sequence(page.get(key))]
-
-    return answer_of(MONITORING, read)
+    found = listed(api, MONITORING, path)
+    items = [as_mapping(item) for page in found.pages for item in as_sequence(page.get(key))]
+    return found.unread or Present(items)
 
 
 def _items(listed: Answer[Sequence[Item]]) -> Sequence[Item]:

@@ -14,7 +14,7 @@ from urllib.parse import quote
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
 
 from gemma_serving.cloud.clock import WaitClock
-from gemma_serving.cloud.google_api import GoogleApi, GoogleListError
+from gemma_serving.cloud.google_api import GoogleApi, GoogleListError, listed, read_resource
 from gemma_serving.cloud.google_session import AT_ONCE
 from gemma_serving.cloud.grants import PolicyHolder, accounts_of, without
 from gemma_serving.cloud.kinds import BUCKET, GRANT, Item, ResourceKind, by_name, order_of
@@ -109,9 +109,10 @@ def _done(
     ]
 
 
-def _get(api: GoogleApi, service: str, path: str) -> Item | None:
+def _existing(read: Callable[[], Item]) -> Item | None:
+    """Return a document, or None if it does not exist. Raises GoogleListError and ScriptError."""
     try:
-        return api.get(service, path)
+        return read()
     except GoogleListError as error:
         if error.status == _MISSING:
             return None
@@ -131,7 +132,7 @@ class _Deleting:
 
     def attempt(self) -> Outcome:
         """Delete the resource and wait until it no longer exists."""
-        fresh = _get(self.api, self.kind.api, self.kind.address(self.item.name))
+        fresh = _existing(partial(read_resource, self.api, self.kind, self.item.name))
         if fresh is None:
             return "already deleted"
         owner, address = self.kind.owner(fresh), self.kind.address(self.item.name)
@@ -173,7 +174,7 @@ class _Deleting:
         while True:
             _raise_for(operation)
             try:
-                self.api.get(self.kind.api, self.kind.address(self.item.name))
+                read_resource(self.api, self.kind, self.item.name)
             except GoogleListError as error:
                 # IAM also returns 403 for an account that does not exist. The search afterwards reads the list.
                 if error.status == _MISSING or (error.status == _DENIED and self.kind.api == "iam"):
@@ -197,12 +198,12 @@ class _Deleting:
         name = str(before.get("selfLink") or before.get("name")).rpartition("/compute/v1/")[2]
         if "/operations/" not in name:
             return {}
-        return _get(self.api, self.kind.api, self.kind.prefix + name) or {}
+        return _existing(partial(self.api.get, self.kind.api, self.kind.prefix + name)) or {}
 
     def _empty(self, proof: Proof) -> None:
         """Delete all objects of the bucket that the proof names, including their older versions."""
         bucket = f"storage/v1/b/{self.item.id}"
-        for page in self.api.pages("storage", f"{bucket}/o?versions=true"):
+        for page in listed(self.api, "storage", f"{bucket}/o?versions=true").whole():
             objects = map(as_mapping, as_sequence(page.get("items")))
             each([partial(self._delete_object, bucket, item, proof) for item in objects], workers=AT_ONCE)
 

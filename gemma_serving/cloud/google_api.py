@@ -1,10 +1,10 @@
 """Calls of Google's REST APIs with Application Default Credentials, at the environment's endpoints."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Literal, TypeVar
+from typing import Final, Literal, TypeVar
 
 import google.auth
 import google.auth.exceptions
@@ -23,7 +23,9 @@ from gemma_serving.cloud.google_session import (
     host_of,
     sent,
 )
+from gemma_serving.cloud.kinds import Item, ResourceKind
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
+from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.contracts.proof import Asker, Proof
 from gemma_serving.contracts.three_answers import Absent, Answer, Cause, Present, Unknown
 
@@ -126,7 +128,7 @@ def _may_pass(error: BaseException) -> bool:
 
 
 def answer_of(service: str, read: Callable[[], T]) -> Answer[T]:
-    """Return the result of a read call. Only 404 and 410 prove that a resource does not exist."""
+    """Return the result of a read call. Only 404 and 410 prove that a resource does not exist. `listed` reads lists."""
     try:
         return Present(read())
     except GoogleListError as error:
@@ -143,8 +145,75 @@ def answer_of(service: str, read: Callable[[], T]) -> Answer[T]:
 
 
 def lookup(api: GoogleApi, service: str, path: str) -> Answer[Mapping[str, object]]:
-    """Return whether a resource exists, with its document."""
+    """Return whether something exists, with its document."""
     return answer_of(service, lambda: api.get(service, path))
+
+
+def read_resource(api: GoogleApi, kind: ResourceKind, name: str) -> Item:
+    """Return the document of a resource by its full name. Raises GoogleListError, and ScriptError for a document of something else."""
+    document = api.get(kind.api, kind.address(name))
+    if kind.name(document).rpartition("/")[2] != name.rpartition("/")[2]:
+        raise ScriptError(f"Google answered a request for {kind.kind} {name} without its name")
+    return document
+
+
+def lookup_resource(api: GoogleApi, kind: ResourceKind, name: str) -> Answer[Item]:
+    """Return whether a resource exists, by its full name, with its document."""
+    return answer_of(kind.api, lambda: read_resource(api, kind, name))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """What a list method answered. Only `listed` makes one, so that nothing is called absent for half of an answer."""
+
+    place: str
+    """Path of the list."""
+    pages: tuple[Item, ...]
+    """What was read, also if the list is incomplete."""
+    unread: Absent | Unknown | None
+    """None: the list is complete. Absent: its place, which settings alone name, does not exist. Unknown: why it is incomplete."""
+
+    @property
+    def answer(self) -> Answer[Sequence[Item]]:
+        """All pages, which are the whole list."""
+        return self.unread or Present(self.pages)
+
+    def whole(self) -> Sequence[Item]:
+        """Return all pages. Raises ScriptError for an incomplete list."""
+        if self.unread is None:
+            return self.pages
+        why = self.unread.why if isinstance(self.unread, Unknown) else "it does not exist"
+        raise ScriptError(f"Google returned no whole list of {self.place.partition('?')[0]}: {why}")
+
+
+def listed(api: GoogleApi, service: str, path: str, *, is_place: bool = True) -> Listed:
+    """Return a list. `is_place` False: settings alone name its place, so a 404, 410 or 403 says that the place does not exist."""
+    pages: list[Item] = []
+
+    answer = answer_of(service, lambda: pages.extend(api.pages(service, path)))  # pages before a failure stay
+    omitted = [place for page in pages for place in omitted_places(page)]
+    unread = None if isinstance(answer, Present) else answer
+    if omitted:
+        unread = Unknown(f"{', '.join(omitted)} could not be reached")
+    elif isinstance(unread, Absent) and (is_place or pages):
+        unread = Unknown("Google answered that there is no such list (404)")
+    elif isinstance(unread, Unknown) and unread.cause == "denied" and not is_place:
+        unread = Absent()
+    return Listed(place=path, pages=tuple(pages), unread=unread)
+
+
+_HARMLESS_WARNINGS: Final = frozenset({"NO_RESULTS_ON_PAGE"})
+"""Codes of Compute Engine warnings that omit nothing (discovery: compute.v1 RoutersScopedList.warning.code)."""
+
+
+def omitted_places(page: Item) -> Iterator[str]:
+    """Yield the locations that the response itself reports as omitted."""
+    for key in ("unreachable", "unreachables"):
+        yield from map(str, as_sequence(page.get(key)))
+    for scope, part in {"": page, **as_mapping(page.get("items"))}.items():
+        warning = as_mapping(as_mapping(part).get("warning"))
+        if warning and warning.get("code") not in _HARMLESS_WARNINGS:
+            yield scope or str(warning.get("message") or warning.get("code"))
 
 
 def enable_command(project: str, apis: Iterable[str]) -> str:

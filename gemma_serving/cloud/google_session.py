@@ -149,9 +149,16 @@ def sent(session: "requests.Session", verb: str, url: str, **arguments: Any) -> 
     if not response.ok:
         raise GoogleListError(response.status_code, *_refusal_in(body, response.status_code))
     try:
-        return cast("Mapping[str, object]", json.loads(body) if body else {})
+        found: object = json.loads(body) if body else {}
     except ValueError:
-        raise NotJsonError(f"{masked(url).partition('?')[0]} returned a response that is not JSON.") from None
+        found = None
+    if not isinstance(found, dict):
+        raise NotJsonError(f"{masked(url).partition('?')[0]} returned a response that is not a JSON object.")
+    document = cast("Mapping[str, object]", found)
+    # An operation that failed has `done`, or `status` at Compute Engine, beside its error. Any other body with an error is a refusal.
+    if as_mapping(document.get("error")) and not {"done", "status"} & document.keys():
+        raise GoogleListError(response.status_code, *_refusal_in(body, response.status_code))
+    return document
 
 
 def _body_of(response: "requests.Response", now_s: Callable[[], float] = time.monotonic) -> bytes:

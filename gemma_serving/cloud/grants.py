@@ -8,6 +8,7 @@ from typing import Final, Literal
 
 from gemma_serving.cloud.google_api import GoogleApi
 from gemma_serving.cloud.kinds import GRANT, POLICIES, Item, last_segments, list_in
+from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.fields import as_mapping
 from gemma_serving.contracts.labels import Ownership, owner_of
 from gemma_serving.contracts.proof import Asker, Proof
@@ -46,9 +47,13 @@ class PolicyHolder:
     def read(self, api: GoogleApi) -> Item:
         """Return the policy with its conditions. Raises GoogleListError and ScriptError."""
         if self.kind == "project":
-            return api.post(self.api, self.path, {"options": {"requestedPolicyVersion": _POLICY_VERSION}})
-        parameter = "optionsRequestedPolicyVersion" if self.kind == "bucket" else "options.requestedPolicyVersion"
-        return api.get(self.api, f"{self.path}?{parameter}={_POLICY_VERSION}")
+            policy = api.post(self.api, self.path, {"options": {"requestedPolicyVersion": _POLICY_VERSION}})
+        else:
+            parameter = "optionsRequestedPolicyVersion" if self.kind == "bucket" else "options.requestedPolicyVersion"
+            policy = api.get(self.api, f"{self.path}?{parameter}={_POLICY_VERSION}")
+        if not policy.get("etag"):  # each policy has one, also without a binding
+            raise ScriptError(f"Google answered a request for the policy of {self.name} without its etag")
+        return policy
 
     def write(self, api: GoogleApi, policy: Item, proof: Proof, asker: Asker) -> None:
         """Replace the policy that was read, without the grants that the proof names.

@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Final
 
-from gemma_serving.cloud.google_api import GoogleApi
+from gemma_serving.cloud.google_api import GoogleApi, listed
 from gemma_serving.cloud.kinds import NETWORK, SUBNETWORK, Item, list_in
-from gemma_serving.cloud.search import names, omitted_places
-from gemma_serving.contracts.errors import ScriptError
+from gemma_serving.cloud.search import names
 from gemma_serving.contracts.fields import as_mapping
 from gemma_serving.contracts.search_results import FoundResource, Inventory
 
@@ -41,12 +40,10 @@ def held_in(api: GoogleApi, inventory: Inventory, found: Sequence[FoundResource]
 
 
 def addresses_in(api: GoogleApi, subnetwork: str) -> Sequence[Item]:
-    """Return the reserved addresses of a subnetwork, by its full name. Raises GoogleListError, and ScriptError for an incomplete list."""
-    pages = [*api.pages("compute", f"compute/v1/{subnetwork.partition('/subnetworks/')[0]}/addresses")]
-    if omitted := [place for page in pages for place in omitted_places(page)]:
-        raise ScriptError(f"{', '.join(omitted)} could not be reached")
-    listed = [as_mapping(item) for page in pages for item in list_in(page, "items")]
-    return [item for item in listed if names(item, subnetwork)]
+    """Return the reserved addresses of a subnetwork, by its full name. Raises ScriptError for an incomplete list."""
+    found = listed(api, "compute", f"compute/v1/{subnetwork.partition('/subnetworks/')[0]}/addresses")
+    items = [as_mapping(item) for page in found.whole() for item in list_in(page, "items")]
+    return [item for item in items if names(item, subnetwork)]
 
 
 def _is_of_run(address: Item) -> bool:

@@ -15,7 +15,7 @@ from typing import Final
 
 from gemma_serving.cloud.clock import WaitClock
 from gemma_serving.cloud.enabled import PAUSE_S, START_LIMIT_S, read_enabled_apis
-from gemma_serving.cloud.google_api import GoogleApi, GoogleListError, answer_of, enable_command
+from gemma_serving.cloud.google_api import GoogleApi, GoogleListError, answer_of, enable_command, listed
 from gemma_serving.cloud.google_session import AT_ONCE
 from gemma_serving.cloud.grants import PolicyHolder, account_of, bindings_of, grants_in
 from gemma_serving.cloud.kinds import (
@@ -33,7 +33,7 @@ from gemma_serving.cloud.kinds import (
     list_in,
 )
 from gemma_serving.contracts.errors import ScriptError
-from gemma_serving.contracts.fields import as_mapping, as_sequence
+from gemma_serving.contracts.fields import as_mapping
 from gemma_serving.contracts.labels import Ownership
 from gemma_serving.contracts.naming import Names, NamingError
 from gemma_serving.contracts.parallel import each
@@ -50,8 +50,6 @@ _ADDRESS: Final = re.compile(r"https?://\S+")
 """Part of a reason that differs between lists with the same cause."""
 _MOST_NAMED: Final = 4
 """Kinds that a sentence names; it counts more."""
-_HARMLESS_WARNINGS: Final = frozenset({"NO_RESULTS_ON_PAGE"})
-"""Codes of Compute Engine warnings that omit nothing (discovery: compute.v1 RoutersScopedList.warning.code)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,22 +312,9 @@ def _policy(holder: PolicyHolder) -> _List:
 
 def _read(api: GoogleApi, scope: Scope, of: _List) -> _ReadList:
     started_s = time.monotonic()
-    items: list[Item] = []
-    omitted: list[str] = []
-
-    def read() -> Sequence[Item]:
-        if isinstance(of.of, PolicyHolder):
-            items.append(of.of.read(api))
-            return items
-        for page in api.pages(of.api, of.path):
-            items.extend(_items_of(page, of.of.items if isinstance(of.of, ResourceKind) else "locations"))
-            omitted.extend(omitted_places(page))
-        return items
-
-    raw = answer_of(of.api, read)
-    answer = _judged(raw, of.api, scope, is_place=of.is_place)
-    if omitted:
-        answer = Unknown(f"{', '.join(omitted)} could not be reached")
+    items, raw = _policy_of(api, of.of) if isinstance(of.of, PolicyHolder) else _listed_items(api, of)
+    is_unused = isinstance(raw, Unknown) and raw.cause == "api off" and not scope.may_use(of.api)
+    answer: Answer[Sequence[Item]] = Absent() if is_unused else raw
     is_policy = isinstance(of.of, PolicyHolder)
     call = ListCall(
         kind=of.kind,
@@ -342,31 +327,37 @@ def _read(api: GoogleApi, scope: Scope, of: _List) -> _ReadList:
     return _ReadList(list=of, call=call, answer=answer, seen=items)
 
 
+_Read = tuple[Sequence[Item], Answer[Sequence[Item]]]
+"""Items that were read, and what they prove."""
+
+
+def _policy_of(api: GoogleApi, holder: PolicyHolder) -> _Read:
+    """Return the policy of a holder as the only item. A bucket or a secret may be gone; a project is not."""
+    answer = answer_of(holder.api, lambda: [holder.read(api)])
+    if isinstance(answer, Absent) and holder.kind == "project":
+        answer = Unknown("Google answered that the project does not exist (404)")
+    return (answer.value if isinstance(answer, Present) else []), answer
+
+
+def _listed_items(api: GoogleApi, of: _List) -> _Read:
+    """Return the items of a list. No API has an empty list of locations."""
+    key = of.of.items if isinstance(of.of, ResourceKind) else "locations"
+    found = listed(api, of.api, of.path, is_place=of.is_place)
+    items: list[Item] = []
+    try:
+        for page in found.pages:
+            items.extend(_items_of(page, key))
+    except ScriptError as error:
+        return items, Unknown(str(error))
+    if not items and found.unread is None and not isinstance(of.of, ResourceKind):
+        return items, Unknown("the list is empty")
+    return items, found.unread or Present(items)
+
+
 def _items_of(page: Item, key: str) -> Sequence[Item]:
     """Return the items of a page, which an aggregated list groups by scope. Raises ScriptError."""
     parts = [as_mapping(part) for part in as_mapping(page.get("items")).values()] if key != "items" else [page]
     return [as_mapping(item) for part in parts or [page] for item in list_in(part, key)]
-
-
-def omitted_places(page: Item) -> Iterator[str]:
-    """Yield the locations that the response itself reports as omitted."""
-    for key in ("unreachable", "unreachables"):
-        yield from map(str, as_sequence(page.get(key)))
-    for scope, part in {"": page, **as_mapping(page.get("items"))}.items():
-        warning = as_mapping(as_mapping(part).get("warning"))
-        if warning and warning.get("code") not in _HARMLESS_WARNINGS:
-            yield scope or str(warning.get("message") or warning.get("code"))
-
-
-def _judged(answer: Answer[Sequence[Item]], service: str, scope: Scope, *, is_place: bool) -> Answer[Sequence[Item]]:
-    """Return the facts about the stacks that a response proves. Google returns 403 for a location that does not exist."""
-    match answer:
-        case Unknown(cause="api off") if not scope.may_use(service):
-            return Absent()
-        case Unknown(cause="denied") if not is_place:
-            return Absent()
-        case Present() | Absent() | Unknown():
-            return answer
 
 
 def _outcome(raw: Answer[Sequence[Item]], answer: Answer[Sequence[Item]]) -> str:

@@ -8,7 +8,7 @@ from typing import Final
 
 from gemma_serving.cloud.capacity import pairs_of
 from gemma_serving.cloud.clock import WaitClock
-from gemma_serving.cloud.google_api import GoogleApi, GoogleListError, lookup
+from gemma_serving.cloud.google_api import GoogleApi, GoogleListError, lookup_resource
 from gemma_serving.cloud.kinds import INSTANCE, NODE, by_name
 from gemma_serving.contracts import guest_attributes
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
@@ -56,7 +56,7 @@ class TpuMachine:
     def read(self) -> Answer[Item]:
         """Return whether it exists, with its document."""
         kind = by_name(INSTANCE if self.is_instance else NODE)
-        return lookup(self.api, kind.api, kind.address(self.name))
+        return lookup_resource(self.api, kind, self.name)
 
     def published(self) -> Mapping[str, str]:
         """Return the agent's guest attributes; empty if it has published none. Raises ScriptError."""

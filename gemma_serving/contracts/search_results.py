@@ -76,7 +76,7 @@ class Inventory:
     def answer_about(self, items: Sequence[FoundResource]) -> Answer[Sequence[FoundResource]]:
         """Return whether any of these `found` resources exists. Absent only if everything could be read."""
         if items:
-            return Present(items)
+            return Present(items, unread=" ".join(self.unknown))
         return Unknown(" ".join(self.unknown)) if self.unknown else Absent()
 
     def proof_of_absence(self, items: Sequence[FoundResource], stack: str) -> Proof | None:

@@ -22,6 +22,8 @@ class Present(Generic[T_co]):
     """Who stated it, such as a setting; empty for the service that the caller asked."""
     read_at: datetime | None = field(default=None, compare=False)
     """When the source stated it; None: for this answer, or at an unknown time."""
+    unread: str = field(default="", compare=False)
+    """What could not be read beside it, as sentences; empty if nothing. Then more may exist."""
 
 
 @dataclass(frozen=True)

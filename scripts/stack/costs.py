@@ -123,11 +123,16 @@ def found_rate(found: Sequence[FoundResource]) -> str:
     return "" if not priced else f"{rate} while idle" if found[0].kind == SERVICE else rate
 
 
-def found_sentence(found: Sequence[FoundResource]) -> str:
-    """Return how many resources Google has of a stack, with the rate now of each kind that has a price, or what exists without a server, as a sentence."""
+def found_sentence(found: Sequence[FoundResource], unread: str = "") -> str:
+    """Return how many resources Google has of a stack, with the rate now of each kind that has a price, or what exists without a server, as sentences.
+
+    `unread`: what could not be read beside them.
+    """
     kinds = dict.fromkeys(item.kind for item in found)
     rates = {kind: found_rate([item for item in found if item.kind == kind]) for kind in kinds}
     priced = [f"{kind}, {rate}" for kind, rate in rates.items() if rate]
+    if unread:
+        return f"{number_of(len(found), 'resource')} found: {'; '.join(priced) or 'none has an hourly price'}; more may exist. {unread.rstrip('.')}."
     if not any(item.kind in SERVING for item in found):
         parts = [(item.kind, item.id) for item in found if item.kind != GRANT]
         return without_server(parts, len(parts))

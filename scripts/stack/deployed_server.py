@@ -15,7 +15,7 @@ from gemma_serving.cloud.capacity import (
     capacity_names,
 )
 from gemma_serving.cloud.clock import GOOGLE_CLOCK
-from gemma_serving.cloud.google_api import GoogleApi, GoogleListError, connect, lookup
+from gemma_serving.cloud.google_api import GoogleApi, GoogleListError, connect, lookup, lookup_resource
 from gemma_serving.cloud.kinds import ACCOUNT, BUCKET, BY_TYPE, INSTANCE, NODE, QUEUED, SERVICE, by_name
 from gemma_serving.cloud.search import resource_of
 from gemma_serving.cloud.service_traffic import known_shares
@@ -165,7 +165,7 @@ def _read(api: GoogleApi, kind: str, names: Sequence[str], is_ours: Callable[[It
     """
     of_kind, denied = by_name(kind), ""
     for name in names:
-        match lookup(api, of_kind.api, of_kind.address(name)):
+        match lookup_resource(api, of_kind, name):
             case Present(value=document) if is_ours(document):
                 return document
             case Present() | Absent():

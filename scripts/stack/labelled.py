@@ -8,7 +8,7 @@ from typing import Final
 
 from gemma_serving.cloud.capacity import ListedNode, capacity_kind, capacity_names
 from gemma_serving.cloud.clock import WaitClock
-from gemma_serving.cloud.google_api import GoogleApi, answer_of, lookup
+from gemma_serving.cloud.google_api import GoogleApi, answer_of, lookup_resource
 from gemma_serving.cloud.grants import PolicyHolder, account_of, bare, bindings_of, found_grant, members_of
 from gemma_serving.cloud.kinds import BY_TYPE, GRANT, INSTANCE, NODE, QUEUED, SERVICE, Item, by_name, order_of
 from gemma_serving.cloud.search import Scope, resource_of, search
@@ -191,15 +191,15 @@ def require_name(stack: str) -> None:
         raise CommandRefusedError(f"{text} Nothing was changed.")
 
 
-def without_state(stack: str, found: Sequence[FoundResource]) -> str:
-    """Return the resources of a stack of which this backend has no state, and who may have it, in sentences."""
+def without_state(stack: str, found: Sequence[FoundResource], unread: str = "") -> str:
+    """Return the resources of a stack of which this backend has no state, what was not read, and who may have it, in sentences."""
     servers, before, url = servers_in(found), backend_of_run(stack), shown_url()
     runs = f"Google has resources of stack {stack}"
     if servers:
         since = f" since {servers[0].created[:16].replace('T', ' ')} UTC" if servers[0].created else ""
         runs = f"Stack {stack} runs in {servers[0].location}{since}"
     where = f" This folder deployed it with `pulumi login {before}`." if before not in {"", url} else ""
-    return f"{runs}. {found_sentence(found)} The backend {url} has no state of it.{where}"
+    return f"{runs}. {found_sentence(found, unread)} The backend {url} has no state of it.{where}"
 
 
 def pending_creations(state: StackState) -> Iterator[StatedResource]:
@@ -267,7 +267,7 @@ def existing_creations(api: GoogleApi, state: StackState) -> Iterator[FoundResou
     for item in pending_creations(state):
         kind = by_name(item.kind)
         for name in item.names:
-            match lookup(api, kind.api, kind.address(name)):
+            match lookup_resource(api, kind, name):
                 case Present(value=document):
                     owner = kind.owner(document)
                     if owner is not None and owner in {state.owner, replace(state.owner, stack=state.former_name)}:

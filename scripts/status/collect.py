@@ -108,7 +108,7 @@ def _without_state(state: StackState, limit_s: float) -> str:
     labels = read_facts(state, "labels", limit_s=limit_s).labels
     if isinstance(labels, Present):
         require_name(state.stack)
-        return f"{without_state(state.stack, labels.value)} Use that backend, or run `gemma up {state.stack}` to take the stack over."
+        return f"{without_state(state.stack, labels.value, labels.unread)} Use that backend, or run `gemma up {state.stack}` to take the stack over."
     unknown = [f"Whether Google has it is unknown: {labels.why}"] if isinstance(labels, Unknown) else []
     return " ".join([state.detail, *unknown, *lost_files(state.stack)])
 

@@ -125,7 +125,7 @@ def _searched(receipt: Receipt) -> str:
 def _would_delete(receipt: Receipt) -> str:
     """Return the result of a dry run: kinds, places and cost. `--json` lists names and commands."""
     name = f"{receipt.stack or 'all stacks'}{' (simulated)' if is_simulated() else ''}"
-    is_one = receipt.stack and receipt.leaked and not any(map(has_price, receipt.leaked))
+    is_one = receipt.stack and receipt.leaked and not receipt.unknown and not any(map(has_price, receipt.leaked))
     what = [found_sentence(receipt.leaked)] if is_one else []
     lines = [f"{name}: {_verdict(receipt)}", *what, *_stacks(receipt.leaked), *_costs(receipt.spent)]
     lines += [*_first_start(receipt), *_held(receipt), *(f"Retained: {item.text}" for item in receipt.retained)]

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from gemma_serving.cloud.clock import WaitClock
-from gemma_serving.cloud.google_api import GoogleApi, GoogleListError, lookup
+from gemma_serving.cloud.google_api import GoogleApi, GoogleListError, lookup_resource
 from gemma_serving.cloud.kinds import Item, ResourceKind, by_name
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.fields import as_mapping, as_sequence
@@ -49,7 +49,7 @@ def wait(
 
 def _visible(api: GoogleApi, item: StatedResource) -> bool:
     kind = by_name(item.kind)
-    found = (lookup(api, kind.api, kind.address(name)) for name in item.names)
+    found = (lookup_resource(api, kind, name) for name in item.names)
     return any(isinstance(answer, Present) for answer in found)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from gemma_serving.cloud.deletion import DeletedResource
-from gemma_serving.cloud.google_api import GoogleApi, GoogleListError
+from gemma_serving.cloud.google_api import GoogleApi, listed
 from gemma_serving.cloud.kinds import SECRET
 from gemma_serving.cloud.simulated import is_simulated
 from gemma_serving.cloud.spending import StackSpending
@@ -215,9 +215,8 @@ def resource_json(item: FoundResource, now: datetime, spent: Sequence[StackSpend
 
 def retained_bucket(api: GoogleApi, resource: FoundResource) -> RetainedBucket:
     """Return a bucket with the total size of its objects."""
-    try:
-        pages = list(api.pages("storage", _OBJECTS.format(name=resource.id)))
-    except (GoogleListError, ScriptError):
+    found = listed(api, "storage", _OBJECTS.format(name=resource.id))
+    if found.unread is not None:
         return RetainedBucket(resource=resource, size_gib=None)
-    items = [as_mapping(item) for page in pages for item in as_sequence(page.get("items"))]
+    items = [as_mapping(item) for page in found.pages for item in as_sequence(page.get("items"))]
     return RetainedBucket(resource=resource, size_gib=sum(int(str(item.get("size") or 0)) for item in items) / GIB)

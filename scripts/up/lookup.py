@@ -8,8 +8,8 @@ from functools import partial
 from typing import Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 from gemma_serving.cloud.capacity import NO_SUCH_PLACE, capacity_kind, capacity_names, urn_marks
-from gemma_serving.cloud.google_api import GoogleApi, answer_of
-from gemma_serving.cloud.kinds import BY_TYPE, INSTANCE, ResourceKind, by_name
+from gemma_serving.cloud.google_api import GoogleApi, listed, lookup_resource
+from gemma_serving.cloud.kinds import BY_TYPE, INSTANCE, QUEUED, SECRET, ResourceKind, by_name
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.contracts.labels import URN_DIGITS, Ownership
@@ -42,10 +42,6 @@ class LookupSession:
 
     api: GoogleApi
     owner: Ownership
-
-    def get(self, api: str, path: str) -> Json | None:
-        """Return a document, or None if it does not exist. Raises ScriptError if that is unknown."""
-        return self.known(answer_of(api, lambda: self.api.get(api, path)), path)
 
     def known(self, answer: Answer[T], path: str) -> T | None:
         """Return the answer, or None if nothing exists. Raises ScriptError if that is unknown."""
@@ -96,7 +92,7 @@ def _named(kind: ResourceKind) -> Callable[[LookupSession, str, Json], LookupRes
         is_bucket = kind.api == "storage"
         short = str(inputs["name"]) if is_bucket else full
         name = f"gs://{short}" if is_bucket else full
-        answer = answer_of(kind.api, lambda: search.api.get(kind.api, kind.address(full)))
+        answer = lookup_resource(search.api, kind, full)
         if is_bucket and isinstance(answer, Unknown) and answer.cause == "denied":
             return LookupResult(owner="not_owned", name=name)  # names of buckets are unique among all projects
         body = search.known(answer, full)
@@ -114,7 +110,7 @@ def _titled(kind: ResourceKind) -> Callable[[LookupSession, str, Json], LookupRe
     def find(search: LookupSession, _urn: str, inputs: Json) -> LookupResult:
         title = inputs.get("displayName") or json.loads(str(inputs["dashboardJson"]))["displayName"]
         path = kind.path.format(p=inputs["project"])
-        pages = search.known(answer_of(kind.api, lambda: list(search.api.pages(kind.api, path))), path) or ()
+        pages = search.known(listed(search.api, kind.api, path).answer, path) or ()
         for item in (as_mapping(one) for page in pages for one in as_sequence(page.get(kind.items))):
             if kind.owner(item) == search.owner and item.get("displayName") == title:
                 return LookupResult(owner="owned", name=kind.name(item), id=kind.name(item))
@@ -129,7 +125,7 @@ def _nat(search: LookupSession, _urn: str, inputs: Json) -> LookupResult:
     name = inputs["name"]
     router = str(inputs["router"]).rpartition("/")[2]
     path = f"projects/{project}/regions/{region}/routers/{router}"
-    body = search.get("compute", f"compute/v1/{path}")
+    body = search.known(lookup_resource(search.api, by_name("router"), path), path)
     exists = any(as_mapping(nat).get("name") == name for nat in as_sequence(as_mapping(body).get("nats")))
     return search.whose(body if exists else None, f"{path}/nats/{name}", f"{project}/{region}/{router}/{name}")
 
@@ -137,9 +133,10 @@ def _nat(search: LookupSession, _urn: str, inputs: Json) -> LookupResult:
 def _secret_version(search: LookupSession, _urn: str, inputs: Json) -> LookupResult:
     """Find the newest enabled version of a secret, whose number Google chooses."""
     secret = str(inputs["secret"])
-    body = search.get("secretmanager", f"v1/{secret}")
-    page = search.get("secretmanager", f"v1/{secret}/versions?pageSize=100") if body is not None else None
-    versions = [as_mapping(item) for item in as_sequence(as_mapping(page).get("versions"))]
+    body = search.known(lookup_resource(search.api, by_name(SECRET), secret), secret)
+    path = f"v1/{secret}/versions?pageSize=100"
+    pages = search.known(listed(search.api, "secretmanager", path).answer, path) if body is not None else None
+    versions = [as_mapping(item) for page in pages or () for item in as_sequence(page.get("versions"))]
     names = [str(version.get("name")) for version in versions if version.get("state") == "ENABLED"]
     if body is None or not names:
         return LookupResult(owner="missing", name=f"{secret}/versions")
@@ -154,11 +151,8 @@ def _queued_resource(search: LookupSession, urn: str, inputs: Json) -> LookupRes
     identifier = str(inputs["queuedResourceId"])
     stateless = f"projects/{project}/queuedResources/{identifier}"
     wanted = [str(zone) for zone in as_sequence(inputs.get("zones"))]
-    if capacity_kind(inputs) == INSTANCE:
-        answer = answer_of("compute", lambda: list(_instances(search, project, identifier)))
-        existing = search.known(answer, stateless) or ()
-    else:
-        existing = _queued(search, inputs, wanted)
+    is_instance = capacity_kind(inputs) == INSTANCE
+    existing = [*_instances(search, project, identifier)] if is_instance else _queued(search, inputs, wanted)
     mark, kind = hashlib.sha256(urn.encode()).hexdigest()[:URN_DIGITS], by_name(capacity_kind(inputs))
     owned = [name for name, body in existing if mark in urn_marks(body) and kind.owner(body) == search.owner]
     if owned:
@@ -172,7 +166,7 @@ def _queued_resource(search: LookupSession, urn: str, inputs: Json) -> LookupRes
 def _instances(search: LookupSession, project: str, identifier: str) -> Iterator[tuple[str, Json]]:
     """Yield the instances of this name with their full names, from one list of all zones. Raises ScriptError."""
     path = f"compute/v1/projects/{project}/aggregated/instances?filter=name%3D{identifier}"
-    for page in search.api.pages("compute", path):
+    for page in search.known(listed(search.api, "compute", path).answer, path) or ():
         for scope, found in as_mapping(page.get("items")).items():
             for item in as_sequence(as_mapping(found).get("instances")):
                 yield f"projects/{project}/{scope}/instances/{identifier}", as_mapping(item)
@@ -182,7 +176,7 @@ def _queued(search: LookupSession, inputs: Json, wanted: Sequence[str]) -> Seque
     """Return the queued resources of this id in all zones. Raises ScriptError."""
     zones = {*wanted}
     path = f"v2alpha1/projects/{inputs['project']}/locations"
-    for page in search.known(answer_of("tpu", lambda: list(search.api.pages("tpu", path))), path) or ():
+    for page in search.known(listed(search.api, "tpu", path).answer, path) or ():
         zones |= {str(as_mapping(item).get("locationId")) for item in as_sequence(page.get("locations"))}
     names = capacity_names(inputs, sorted(zones))
     bodies = each([partial(_in_zone, search, name) for name in names], workers=_ZONES_AT_ONCE)
@@ -194,7 +188,7 @@ def _in_zone(search: LookupSession, name: str) -> Json | None:
 
     Raises ScriptError for every other response.
     """
-    answer = answer_of("tpu", lambda: search.api.get("tpu", f"v2alpha1/{name}"))
+    answer = lookup_resource(search.api, by_name(QUEUED), name)
     is_no_place = isinstance(answer, Unknown) and answer.cause == "denied" and NO_SUCH_PLACE in answer.why
     return None if is_no_place else search.known(answer, name)
 

@@ -54,12 +54,12 @@ def _ask(stack: str, sentence: str, *, has_server: bool, name: str = "up") -> No
     remember_run(stack, "begun")  # asked once: what follows is this folder's
 
 
-def may_take_over(stack: str, found: Sequence[FoundResource], *, dry_run: bool = False) -> None:
+def may_take_over(stack: str, found: Sequence[FoundResource], *, unread: str = "", dry_run: bool = False) -> None:
     """Ask before `up` takes over a stack of which the backend has no state, unless this folder lost it. Raises CommandRefusedError."""
     require_name(stack)
     if is_own(stack, has_server=bool(servers_in(found))) or is_unfinished(stack):
         return
-    print_progress("up", without_state(stack, found))
+    print_progress("up", without_state(stack, found, unread))
     if dry_run:
         return
     confirm(

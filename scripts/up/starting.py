@@ -71,7 +71,7 @@ def prepared_stack(stack: str, *, dry_run: bool) -> Generator[tuple[StackFacts, 
     is_lost = state.proof_of_loss is not None
     facts = read_facts(state, "server", "lost", "locks", *(("labels",) if is_lost else ()), limit_s=_ANSWER_LIMIT_S)
     if isinstance(facts.labels, Present) and state.status == "missing":
-        may_take_over(stack, facts.labels.value, dry_run=dry_run)
+        may_take_over(stack, facts.labels.value, unread=facts.labels.unread, dry_run=dry_run)
     _require_zone(settings, facts)
     if not dry_run:
         replace_cut_off(state)  # before the checks, because the staging that they ask for needs a state
@@ -235,8 +235,8 @@ def exists_now(stack: str) -> str:
 def _found(state: StackState) -> str:
     """Return what Google has of a stack of which it has no server, or whose state cannot be read."""
     match read_facts(state, "labels", limit_s=_SEARCH_LIMIT_S).labels:
-        case Present(value=found):
-            return found_sentence(found)
+        case Present(value=found, unread=unread):
+            return found_sentence(found, unread)
         case Unknown(why=why):
             return f"Exists now: unknown, because a check failed ({why.rstrip('.')})."
         case _:

@@ -12,7 +12,7 @@ from gemma_serving.cloud.search import NOT_ENABLED, Scope
 from gemma_serving.contracts.three_answers import Unknown
 from localcloud.environment import API_OVERRIDES
 from localcloud.tests.google_bodies import google_body
-from localcloud.world.scenario import Fault, OperationDurations, Scenario
+from localcloud.world.scenario import OperationDurations
 from tests.answers import served
 from tests.cloud.populated import PROJECT, asker, open_world, owner
 from tests.cloud.test_deletion import Patience
@@ -58,27 +58,13 @@ def test_each_call_of_a_search_counts_for_the_project_that_it_is_about(monkeypat
         assert sorted(read) == [NOT_ENABLED, "read"]
 
 
-def test_what_cannot_be_read_is_not_called_gone():
-    faults = (
-        Fault(method="tpu.*.queuedResources.list", nth=1, count=1, status=403),
-        Fault(method="run.projects.locations.list", nth=1, count=1, status=403),
-        Fault(method="cloudresourcemanager.projects.getIamPolicy", nth=1, count=1, status=403),
-    )
-    with open_world(Scenario(operations=INSTANT, faults=faults)) as world:
-        found = search(world.api, scope())
-    (sentence,) = found.unknown
-    kinds = "locations of run, IAM grant, TPU queued resource"
-    assert sentence.startswith(f"Could not read 3 lists in project {PROJECT} ({kinds}), so resources may still exist: ")
-    assert isinstance(found.answer_about(()), Unknown)
-
-
 @pytest.mark.parametrize(
     ("answer", "cause"),
     [
         (None, "No connection to 127.0.0.1:9 ("),
         ((500, "{}"), "failed 4 times (HTTP 500)"),
         ((429, "{}"), "failed 4 times (HTTP 429)"),
-        ((200, "<html>Log in to this network.</html>"), "returned a response that is not JSON."),
+        ((200, "<html>Log in to this network.</html>"), "returned a response that is not a JSON object."),
     ],
 )
 def test_one_cause_of_all_unread_lists_is_one_sentence_and_proves_nothing(monkeypatch, answer, cause):

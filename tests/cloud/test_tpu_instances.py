@@ -59,7 +59,8 @@ class Google:
         metadata = (
             {"kept": "1"} if self.name == NODE else {"items": [{"key": "kept", "value": "1"}], "fingerprint": "f"}
         )
-        return google_answer("GET", f"{api}/{path}", {"metadata": metadata, "labels": dict(owner("x").labels)})
+        document = {"name": self.name.rpartition("/")[2], "metadata": metadata, "labels": dict(owner("x").labels)}
+        return google_answer("GET", f"{api}/{path}", document)
 
     def change(self, verb, api, path, *, body, parameters):
         assert (verb, api, path) == ("PATCH", "tpu", f"v2alpha1/{NODE}")

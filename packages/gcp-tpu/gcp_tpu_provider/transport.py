@@ -9,7 +9,7 @@ from http import HTTPStatus
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from gcp_tpu_provider.errors import GoogleError
+from gcp_tpu_provider.errors import GoogleError, NoAnswerError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,13 +115,16 @@ async def unreachable_override(path: str = "") -> str | None:
 
 
 async def find(transport: TpuTransport, path: str) -> dict[str, Any] | None:
-    """Return a document, or None if Google has none at this path. Raises GoogleError or NoAnswerError."""
+    """Return a document, or None if Google has none at this path. Raises GoogleError, or NoAnswerError without the document's name too."""
     try:
-        return await transport.call("GET", path)
+        found = await transport.call("GET", path)
     except GoogleError as error:
         if error.status == HTTPStatus.NOT_FOUND:
             return None
         raise
+    if str(found.get("name")).rpartition("/")[2] != path.rpartition("/")[2]:
+        raise NoAnswerError(call=f"GET {path}", problem="only one without the name of what was asked for", sent=True)
+    return found
 
 
 async def pages(transport: TpuTransport, path: str, query: Mapping[str, str] | None = None) -> list[dict[str, Any]]:

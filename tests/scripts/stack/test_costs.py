@@ -272,8 +272,8 @@ FOUND = {
 }
 
 
-@given(st.lists(st.sampled_from([*FOUND]), min_size=1, max_size=4))
-def test_found_resources_are_counted_with_the_rate_of_each_kind_that_has_a_price(drawn):
+@given(st.lists(st.sampled_from([*FOUND]), min_size=1, max_size=4), st.sampled_from(["", "Could not check it."]))
+def test_found_resources_are_counted_with_the_rate_of_each_kind_that_has_a_price(drawn, unread):
     found = [FOUND[name][0] for name in drawn]
     said = []
     for kind in dict.fromkeys(item.kind for item in found):
@@ -281,11 +281,14 @@ def test_found_resources_are_counted_with_the_rate_of_each_kind_that_has_a_price
         text = usd(None if None in rates else sum(rates))
         said += [f"{kind}, {text}{' while idle' if kind == 'Cloud Run service' else ''}"] if rates else []
     number = f"{len(found)} resource{'s' if len(found) > 1 else ''}"
-    if {*drawn} == {"bucket"}:
+    rates = "; ".join(said) or "none has an hourly price"
+    if unread:
+        expected = f"{number} found: {rates}; more may exist. {unread.rstrip('.')}."
+    elif {*drawn} == {"bucket"}:
         expected = f"No server exists, only {' and '.join(['bucket b'] * len(found))}, billed by size."
     else:
-        expected = f"{number} in Google Cloud: {'; '.join(said) or 'none has an hourly price'}."
-    assert found_sentence(found) == expected
+        expected = f"{number} in Google Cloud: {rates}."
+    assert found_sentence(found, unread) == expected
 
 
 @given(

@@ -274,7 +274,7 @@ def test_a_bucket_that_no_longer_exists_is_said_and_one_that_cannot_be_read_is_u
     assert said.startswith("Bucket gemma-x-models no longer exists, so no server can start from its files.")
     world.call("POST", "storage", f"storage/v1/b?project={PROJECT}", {"name": "gemma-x-models", "location": "US"})
     assert lost_parts(found) == []
-    monkeypatch.setattr(deployed_server, "lookup", lambda *_: Unknown("no answer"))
+    monkeypatch.setattr(deployed_server, "lookup_resource", lambda *_: Unknown("no answer"))
     with pytest.raises(ScriptError, match="no answer"):
         lost_parts(found)
 

@@ -365,10 +365,10 @@ def test_what_no_state_has_is_named_with_its_place_its_age_and_its_backend(creat
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(labelled, "backend_of_run", lambda _: before)
         patch.setattr(labelled, "shown_url", lambda: "file://here")
-        patch.setattr(labelled, "found_sentence", lambda every: f"{len(every)} resources.")
-        text = without_state("x", [found("secret", "s"), *servers])
+        patch.setattr(labelled, "found_sentence", lambda every, unread: f"{len(every)} resources.{unread}")
+        text = without_state("x", [found("secret", "s"), *servers], " No list.")
     start = "Google has resources of stack x"
     if servers:
         start = "Stack x runs in z0" + (" since 2026-11-20 12:34 UTC" if created[0] else "")
     where = " This folder deployed it with `pulumi login gs://there`." if before == "gs://there" else ""
-    assert text == f"{start}. {len(servers) + 1} resources. The backend file://here has no state of it.{where}"
+    assert text == f"{start}. {len(servers) + 1} resources. No list. The backend file://here has no state of it.{where}"

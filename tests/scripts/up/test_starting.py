@@ -101,7 +101,7 @@ def test_each_step_of_an_up_is_made_in_its_case(state, labels, server, dry_run):
         (True, ("region",)),  # before the plan and the checks of another region
         (True, ("plan",)),
         (True, ("read", "server", "lost", "locks", *(["labels"] if is_lost else []), 60.0)),
-        (is_missing and isinstance(labels, Present), ("take over", ["found"], dry_run)),
+        (is_missing and isinstance(labels, Present), ("take over", ["found"], "", dry_run)),
         (True, ("zone",)),
         (not dry_run, ("replace",)),
         (True, ("ready", has_ended, None)),
@@ -156,7 +156,7 @@ def test_what_exists_after_a_failure_is_named_with_its_place_and_cost(known, ser
         Absent: "Exists now: nothing in Google Cloud: every list was read.",
     }
     with pytest.MonkeyPatch.context() as patch:
-        patched(patch, read=lambda _: STATES[0], found_sentence=lambda every: f"{len(every)} found.")
+        patched(patch, read=lambda _: STATES[0], found_sentence=lambda every, _: f"{len(every)} found.")
         patched(patch, reported_costs=lambda _, is_service: SimpleNamespace(sentence=f"Costs {is_service}."))
         patched(patch, read_facts=lambda *_, **__: facts_of(declared=known, server=server, labels=labels))
         text = starting.exists_now("x")

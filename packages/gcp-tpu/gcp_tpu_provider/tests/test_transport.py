@@ -13,7 +13,7 @@ from aiohttp import web
 
 from gcp_tpu_provider.errors import GoogleError, NoAnswerError, ProjectError, TpuProviderError
 from gcp_tpu_provider.http_transport import HttpTpuTransport, google_error
-from gcp_tpu_provider.transport import Pacing
+from gcp_tpu_provider.transport import Pacing, find
 
 # Where something is expected to come, a busy machine may take its time; only what is expected to be given up has short limits.
 PATIENT = Pacing(
@@ -268,3 +268,13 @@ def test_a_refusal_of_a_second_attempt_says_that_the_first_one_may_have_acted(mo
     with pytest.raises(GoogleError) as refused:
         talk(server, lambda transport: transport.call("POST", "v2alpha1/x", creation=True), monkeypatch)
     assert not refused.value.may_have_acted
+
+
+@pytest.mark.parametrize("answer", [{}, {"error": {"code": 8, "message": "no capacity"}}, {"name": "nodes/b"}])
+def test_a_document_without_its_own_name_proves_neither_that_a_resource_exists_nor_that_it_is_gone(answer):
+    class Answering:
+        async def call(self, *_: Any) -> Any:
+            return answer
+
+    with pytest.raises(NoAnswerError, match="only one without the name of what was asked for"):
+        asyncio.run(find(Answering(), "v2alpha1/nodes/a"))  # type: ignore[arg-type]
