@@ -23,6 +23,8 @@ from gemma_serving.engine.state import NO_CAPACITY, after_no_capacity, of_deploy
 from gemma_serving.planning.units import number_of
 from gemma_serving.scripts.stack.costs import without_server
 from gemma_serving.scripts.stack.facts import NOT_COMPLETE, read_facts
+from gemma_serving.scripts.stack.own_runs import is_interrupted
+from gemma_serving.scripts.stack.unfinished_teardown import is_unfinished
 
 UNRECORDED: Final = "Google has a server of this stack that the stack's state does not have."
 GOOGLE_LIMIT_S: Final = 10.0
@@ -53,13 +55,25 @@ def _by_google(facts: StackFacts) -> ServesNow:
             return ServesNow(word="waiting" if cloud.state in WAITING_STATES else "deployed")
         case Present(value=cloud) if has_server:
             is_granted = cloud.state != MISSING or recorded_state(facts) not in WITHOUT_MACHINE
-            return ServesNow(word="ended", why=run_end(cloud, utc)) if is_granted else _not_granted(facts, "ended")
+            return (
+                ServesNow(word="ended", why=_end_of(facts.stack, cloud)) if is_granted else _not_granted(facts, "ended")
+            )
         case Unknown(why=why):
             return ServesNow(word="unknown", why=f"Cannot check whether the server exists: {why.rstrip('.')}.")
         case None if has_server:
             return _recorded(facts.outputs)
         case _:
             return _without_server(facts)
+
+
+def _end_of(stack: str, cloud: CloudFacts) -> str:
+    """Return since when and why a server that ended does not serve, with what this folder's records know of one that no longer exists."""
+    why = run_end(cloud, utc)
+    if cloud.state != MISSING or cloud.planned_end is not None:
+        return why
+    if is_unfinished(stack):
+        return f"{why} A teardown of this folder has not ended."
+    return f"{why} The last `gemma up` of this folder has not ended." if is_interrupted(stack) else why
 
 
 def recorded_state(facts: StackFacts) -> str:
@@ -292,7 +306,7 @@ def run_end(cloud: CloudFacts, stamp: Stamp) -> str:
     if not cloud.has_ended:
         return ""
     if cloud.planned_end is None and cloud.state == MISSING:
-        return "Nothing serves. A teardown, a guard or an interrupted `up` deleted the server."
+        return "Nothing serves. The server no longer exists."
     if cloud.run_end == "preempted":
         return "Nothing serves. Google preempted the TPU VM (spot)."
     if cloud.planned_end is None:

@@ -58,13 +58,30 @@ def test_a_stack_that_an_up_deploys_is_refused_with_that_up(monkeypatch):
         (
             CloudFacts(state="MISSING", has_ended=True),
             "ended",
-            "Nothing serves. A teardown, a guard or an interrupted `up` deleted the server.",
+            "Nothing serves. The server no longer exists.",
         ),
     ],
 )
 def test_google_says_what_serves(cloud, word, why):
     found = serves_now(replace(facts_of(DEPLOYED), server=Present(cloud)))
     assert (found.word, found.why) == (word, why)
+
+
+@pytest.mark.parametrize(
+    ("is_torn", "is_begun", "more"),
+    [
+        (True, True, " A teardown of this folder has not ended."),
+        (True, False, " A teardown of this folder has not ended."),
+        (False, True, " The last `gemma up` of this folder has not ended."),
+        (False, False, ""),
+    ],
+)
+def test_of_a_server_that_no_longer_exists_only_this_folders_records_say_more(monkeypatch, is_torn, is_begun, more):
+    monkeypatch.setattr("gemma_serving.scripts.stack.serves.is_unfinished", lambda _: is_torn)
+    monkeypatch.setattr("gemma_serving.scripts.stack.serves.is_interrupted", lambda _: is_begun)
+    gone = Present(CloudFacts(state="MISSING", has_ended=True))
+    found = serves_now(replace(facts_of(DEPLOYED), server=gone))
+    assert found.why == f"Nothing serves. The server no longer exists.{more}"
 
 
 SERVES = CloudFacts(ready="x-1", state="READY", declared="x-1", stored="x-1", running="x-1", traffic={"x-1": 100})
@@ -88,7 +105,7 @@ RUN = service(0, uri="https://s")
             RUN,
             CloudFacts(state="MISSING", has_ended=True),
             None,
-            ["Nothing serves. A teardown, a guard or an interrupted `up` deleted the server."],
+            ["Nothing serves. The server no longer exists."],
         ),
     ],
 )
