@@ -12,9 +12,10 @@ from typing import Final
 
 from gemma_serving.cloud.google_api import GoogleApi
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
+from gemma_serving.contracts.fields import as_sequence
 from gemma_serving.contracts.labels import PRODUCT, Ownership
 from gemma_serving.contracts.parallel import each
-from gemma_serving.contracts.resource_types import SERVER_TYPES
+from gemma_serving.contracts.resource_types import CAPACITY_TYPE, SERVER_TYPES
 from gemma_serving.engine.exported_state import (
     ResourceState,
     StackDeployment,
@@ -53,6 +54,14 @@ class Examined:
         title = (is_titled and self.resource.inputs.get("displayName")) or re.sub(r"^projects/[^/]+/", "", name)
         return f"{KINDS[self.resource.type].noun} {title}"
 
+    @property
+    def zones(self) -> Sequence[str]:
+        """Zones that have capacity of this name, if the settings list others too."""
+        if self.resource.type != CAPACITY_TYPE or self.found is None:
+            return ()
+        taken = re.findall(r"/(?:locations|zones)/([^/]+)/", self.found.name)
+        return taken if {*map(str, as_sequence(self.resource.inputs.get("zones")))} - {*taken} else ()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examination:
@@ -83,14 +92,20 @@ def examine(stack: str, api: GoogleApi, document: Document) -> Examination:
     resources = candidates(before, program.values())
     results = each([partial(lookup, search, one.type, one.urn, one.inputs) for one in resources], workers=_AT_ONCE)
     found = [Examined(resource=one, found=result) for one, result in zip(resources, results, strict=True)]
-    foreign = [one for one in found if one.found is not None and one.found.owner == "not_owned"]
-    if foreign:
-        raise CommandRefusedError(
-            f"{foreign[0].text} exists but does not have the labels of this stack. Delete it if it is yours, or use another stack name. "
-            "It was not modified."
-        )
+    require_own(found)
     owned = [one for one in found if one.found is not None and one.found.owner == "owned"]
     return Examination(before=before, program=program, owned=owned)
+
+
+def require_own(found: Sequence[Examined]) -> None:
+    """Raise CommandRefusedError if another owner has one of the names."""
+    foreign = [one for one in found if one.found is not None and one.found.owner == "not_owned"]
+    if foreign:
+        without = f" leave {' and '.join(foreign[0].zones)} out of `tpu.zones`," if foreign[0].zones else ""
+        raise CommandRefusedError(
+            f"{foreign[0].text} exists but does not have the labels of this stack. Delete it if it is yours,{without} or use another stack name. "
+            "It was not modified."
+        )
 
 
 def import_all(

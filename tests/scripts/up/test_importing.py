@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -91,6 +92,17 @@ def test_what_another_owner_has_stops_it_before_anything_changes(world):
     with pytest.raises(CommandRefusedError, match="does not have the labels of this stack"):
         world.import_all()
     assert (world.calls, world.asked) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("zones", "says"), [(["a", "b"], ", leave b out of `tpu.zones`, or use another stack"), (["b"], ", or use another")]
+)
+def test_a_foreign_request_in_one_of_the_zones_can_be_left_out(zones, says):
+    name = "projects/p/locations/b/queuedResources/gemma-x"
+    resource = SimpleNamespace(type="gcp-tpu:index:QueuedResource", name="capacity", inputs={"zones": zones})
+    one = importing.Examined(resource=resource, found=LookupResult(owner="not_owned", name=name))
+    with pytest.raises(CommandRefusedError, match=re.escape(f"Delete it if it is yours{says}")):
+        importing.require_own([one])
 
 
 def test_what_cannot_be_looked_up_keeps_its_interrupted_operation(world, monkeypatch):
