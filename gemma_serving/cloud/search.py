@@ -37,7 +37,7 @@ from gemma_serving.contracts.fields import as_mapping
 from gemma_serving.contracts.labels import Ownership
 from gemma_serving.contracts.naming import Names, NamingError
 from gemma_serving.contracts.parallel import each
-from gemma_serving.contracts.proof import Asker
+from gemma_serving.contracts.proof import Asker, in_project
 from gemma_serving.contracts.search_results import FoundResource, Inventory, ListCall
 from gemma_serving.contracts.three_answers import Absent, Answer, Present, Unknown
 
@@ -158,6 +158,11 @@ def search(api: GoogleApi, scope: Scope, *, clock: WaitClock | None = None, say:
             item
             for item in (*resources, *grants)
             if item.owner.project != asker.project and asker.stack in {None, item.owner.stack}
+        ),
+        claimed=tuple(
+            item
+            for item in resources
+            if not asker.owns(item.owner, item.name) and in_project(item.name) in asker.stated
         ),
         others=frozenset(
             item.owner.stack

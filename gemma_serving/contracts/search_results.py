@@ -66,6 +66,8 @@ class Inventory:
     elapsed_s: float
     foreign: Sequence[FoundResource] = ()
     """Resources of other Pulumi projects: of their stacks with the same name, or of all their stacks if all were searched."""
+    claimed: Sequence[FoundResource] = ()
+    """Resources of other owners that a state of the asker names."""
     others: frozenset[str] = frozenset()
     """Other stacks of the Pulumi project that have resources."""
     guests: Sequence[FoundResource] = ()

@@ -130,6 +130,16 @@ def chosen_url(folder: Path) -> str:
     return str(login.get("current") or "")
 
 
+def is_of_folder() -> bool:
+    """Return whether the project file, and not the user, names the backend, so that whoever made the folder made its states."""
+    folder = runner.project_folder()
+    project = folder / "Pulumi.yaml"
+    url = _url_in(project.read_text(encoding="utf-8")) if project.is_file() else ""
+    # A process sets the variable to the absolute form of a relative URL (`absolute_backend`).
+    given, absolute = os.environ.get(BACKEND_VARIABLE), _absolute(url, folder)
+    return bool(url) and (not given or given == absolute != url)
+
+
 @lru_cache(maxsize=32)
 def _url_in(text: str) -> str:
     """Return the backend's URL in a project file; empty without one. A command asks several times."""

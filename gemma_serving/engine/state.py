@@ -195,15 +195,21 @@ def _removed(stack: str, proof: Proof) -> bool:
 
 def all_states() -> Sequence[StackState]:
     """Return the state of each stack in the backend or with a settings file, by name."""
-    known = set(runner.stacks_in(runner.project_folder()))
-    try:
-        deployed = runner.listed_stacks("--project", PRODUCT)
-    except ScriptError:
-        backend = state_folder()
-        deployed = {path.stem for path in (backend / "stacks" / PRODUCT).glob("*.json")} if backend else known
+    known = frozenset(runner.stacks_in(runner.project_folder()))
+    listed = deployed_names()
+    deployed = known if listed is None else listed
     absent = partial(StackState, status="missing", detail="It is not deployed.")
     names = sorted(known | deployed)
     return each([partial(read if name in deployed else absent, stack=name) for name in names], workers=_READERS)
+
+
+def deployed_names() -> frozenset[str] | None:
+    """Return the names of the stacks in the backend; of a local one also without an engine. None if they are unknown."""
+    try:
+        return runner.listed_stacks("--project", PRODUCT)
+    except ScriptError:
+        backend = state_folder()
+        return frozenset(path.stem for path in (backend / "stacks" / PRODUCT).glob("*.json")) if backend else None
 
 
 def renamed(stack: str) -> str:

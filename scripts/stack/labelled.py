@@ -10,7 +10,7 @@ from gemma_serving.cloud.capacity import ListedNode, capacity_kind, capacity_nam
 from gemma_serving.cloud.clock import WaitClock
 from gemma_serving.cloud.google_api import GoogleApi, answer_of, lookup_resource
 from gemma_serving.cloud.grants import PolicyHolder, account_of, bare, bindings_of, found_grant, members_of
-from gemma_serving.cloud.kinds import BY_TYPE, GRANT, INSTANCE, NODE, QUEUED, SERVICE, Item, by_name, order_of
+from gemma_serving.cloud.kinds import BUCKET, BY_TYPE, GRANT, INSTANCE, NODE, QUEUED, SERVICE, Item, by_name, order_of
 from gemma_serving.cloud.search import Scope, resource_of, search
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.fields import as_mapping, as_sequence
@@ -20,13 +20,13 @@ from gemma_serving.contracts.resource_types import CAPACITY_TYPE
 from gemma_serving.contracts.search_results import FoundResource, Inventory
 from gemma_serving.contracts.stack_facts import StatedResource
 from gemma_serving.contracts.three_answers import Answer, Present, Unknown
-from gemma_serving.engine.backend import file_text, shown_url
+from gemma_serving.engine.backend import file_text, is_of_folder, shown_url
 from gemma_serving.engine.runner import listed_stacks
 from gemma_serving.engine.state import StackState, renamed
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.stack.costs import found_sentence
 from gemma_serving.scripts.stack.deployed_server import server_of, unrecorded_names
-from gemma_serving.scripts.stack.own_runs import backend_of_run
+from gemma_serving.scripts.stack.own_runs import backend_of_run, is_destroyed, is_own
 from gemma_serving.scripts.stack.settings import stack_settings
 from gemma_serving.scripts.stack.unfinished_teardown import remembered
 from gemma_serving.stacks.apis import apis_of
@@ -227,15 +227,33 @@ def stated_names(state: StackState) -> Iterator[str]:
                 yield BY_TYPE[type_].named(inputs)
 
 
+def doubt(state: StackState, *, renamed: bool = True) -> str:
+    """Return why a state is no proof of what its stack owns, as a sentence; empty if it is one. `renamed` False: a rename is no doubt.
+
+    Whoever makes a folder can bring a backend with it, and the name before a rename is a word of the state alone.
+    """
+    if renamed and state.former_name:
+        return state.rename
+    if is_of_folder() and state.resources and not is_own(state.stack, has_server=False):
+        return f"The backend {shown_url()} of stack {state.stack} is named by Pulumi.yaml, and this machine did not deploy the stack."
+    return ""
+
+
 def unstated(stacks: SearchedStacks, found: Sequence[FoundResource]) -> Sequence[FoundResource]:
-    """Return the found resources that no state of this backend names: another folder with a stack of this name may have made them."""
-    inputs = [_inputs(item) for state in stacks.states for item in (*state.pending, *state.resources)]
+    """Return the found resources that no state of this backend names: another folder with a stack of this name may have made them.
+
+    A bucket that this folder's teardown kept is its own, although the state no longer names it.
+    """
+    proven = [state for state in stacks.states if not doubt(state)]
+    inputs = [_inputs(item) for state in proven for item in (*state.pending, *state.resources)]
     grants = {(str(one.get("role")), bare(str(one.get("member")))) for one in inputs}
-    titles = {str(one.get("displayName")) for state in stacks.states for one in map(_inputs, state.pending)}
-    names = {in_project(name) for state in stacks.states for name in (*stated_names(state), *_requested(state))}
+    titles = {str(one.get("displayName")) for state in proven for one in map(_inputs, state.pending)}
+    names = {in_project(name) for state in proven for name in (*stated_names(state), *_requested(state))}
 
     def is_stated(item: FoundResource) -> bool:
         document = item.document
+        if item.kind == BUCKET and is_destroyed(item.owner.stack):
+            return True
         if item.kind == GRANT:
             grant = (str(document["role"]), bare(str(document["member"])))
             return bool(document.get("stated")) or grant in grants or in_project(account_of(item)) in names

@@ -48,7 +48,7 @@ from gemma_serving.scripts.cli.command import not_written, print_text
 from gemma_serving.scripts.cli.prompts import agreed, confirm
 from gemma_serving.scripts.stack import engine_run, unfinished_teardown
 from gemma_serving.scripts.stack.held_networks import held_network
-from gemma_serving.scripts.stack.labelled import SearchedStacks, search_stacks, searched_stacks, unstated
+from gemma_serving.scripts.stack.labelled import SearchedStacks, doubt, search_stacks, searched_stacks, unstated
 from gemma_serving.scripts.teardown import pending
 from gemma_serving.scripts.teardown.output import foreign_sentences, named, progress, resource_counts, show, text_of
 from gemma_serving.scripts.teardown.receipt import Receipt, ReceiptError, RetainedBucket, first_start, retained_bucket
@@ -77,6 +77,10 @@ class Teardown:
     leaked: tuple[FoundResource, ...] = ()
     left: frozenset[str] = frozenset()
     """Full names of resources that no state of this backend has, and that were not confirmed."""
+    doubted: frozenset[str] = frozenset()
+    """Stacks whose state is no proof of what they own, and whose deletion was not confirmed."""
+    agreed: frozenset[str] = frozenset()
+    """Such stacks whose deletion was confirmed."""
     held: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
     """Full names of what only Google holds, with its addresses."""
     held_until: datetime | None = None
@@ -102,11 +106,12 @@ class Teardown:
     def run(self) -> None:
         """Search, confirm, destroy, delete the remaining resources, and search again. Raises ScriptError."""
         renamed = [state.rename for state in self.known.states if state.rename]
-        self.warnings += [*self.known.read_errors, *renamed]
+        self.warnings += self.known.read_errors
         if not self.searches:
             self.search()
         self._require_known_stack()
         self._require_no_guests()
+        self._require_no_other_state()
         if any(map(has_price, self.leaked)):
             self.spent = spending(self.api, self.leaked, GOOGLE_CLOCK.now())
         if self.options.dry_run and (others := self._unstated(self.leaked)):
@@ -123,7 +128,7 @@ class Teardown:
 
     def _delete(self) -> None:
         self.begun = True
-        for state in self.known.states:
+        for state in self._to_destroy:
             if self._owned or self._beyond(state, self.held):
                 self._with_file(partial(unfinished_teardown.remember, state))
             self._destroy(state)
@@ -253,12 +258,39 @@ class Teardown:
         else:
             raise CommandRefusedError(f"{refusal} Nothing was changed.")
 
+    def _require_no_other_state(self) -> None:
+        """Reject a state that names what another stack of this backend, or another Pulumi project, has. A dry run warns."""
+        owners = {item.owner for item in self.searches[-1].claimed}
+        if self.options.stack:
+            owners |= {replace(one.owner, stack=one.former_name) for one in self.known.states if one.former_name}
+        deployed = (states.deployed_names() if owners else None) or frozenset[str]()
+        for other in sorted(owners, key=lambda one: (one.project, one.stack)):
+            is_other_project = other.project != self.known.pulumi_project
+            if not is_other_project and other.stack not in deployed:
+                continue
+            refusal = f"{self._claim(other)}. " + (
+                "Delete them with that project's program."
+                if is_other_project
+                else f"That stack has a state of its own in this backend. To delete them, run `gemma teardown {other.stack}`; "
+                f"to forget the other state alone, run `pulumi stack rm {self.options.stack} --force`."
+            )
+            if not self.options.dry_run:
+                raise CommandRefusedError(f"{refusal} Nothing was changed.")
+            self.warnings.append(refusal)
+
+    def _claim(self, other: Ownership) -> str:
+        """Return that a state names resources of another owner, as a clause."""
+        state = f"The state of stack {self.options.stack}" if self.options.stack else "A state of this backend"
+        whose = f" of the Pulumi project {other.project}" if other.project != self.known.pulumi_project else ""
+        return f"{state} names resources with the labels of stack {other.stack}{whose}"
+
     # Confirmation
 
     def _confirm(self) -> None:
         """Prompt once for all known resources, without what only Google kept. Raises CommandRefusedError unless the answer is yes."""
         self._confirm_unstated(self.leaked)
-        count = self._stated_count
+        self._confirm_doubted()
+        count = sum(len(self._beyond(one, self.held)) for one in self._to_destroy if one.stack not in self.agreed)
         others = [item for item in self._owned if item.name not in self.confirmed]
         self.confirmed |= {*self.held, *(item.name for item in others)}
         if self.options.yes or not (count or others):
@@ -299,6 +331,7 @@ class Teardown:
         is_agreed = agreed(f"{lacks} Delete them?")
         if is_agreed:
             self.confirmed |= names
+            self.agreed |= {state.stack for state in self.known.states if self._doubt(state)}
             return
         if is_agreed is not None and not self.begun and len(new) == len(self.leaked) and not self._stated_count:
             raise CommandRefusedError(_DECLINED)
@@ -306,12 +339,34 @@ class Teardown:
         command = f"`gemma teardown {self.options.stack}`"
         self.warnings.append(f"{lacks} They were left. To delete them, run {command} in a terminal.")
 
+    def _confirm_doubted(self) -> None:
+        """Prompt, even with --yes, before the engine destroys what only a doubted state names; without a yes, leave it."""
+        for state in self.known.states:
+            why = self._doubt(state)
+            if not why or state.stack in self.agreed or not self._beyond(state, self.held):
+                continue
+            count = number_of(len(state.resources), "resource")
+            if not self.left and agreed(f"{why} Delete the {count} that its state names?"):
+                self.agreed |= {state.stack}
+                continue
+            self.doubted |= {state.stack}
+            left = f"The {count} that the state of stack {state.stack} names were left."
+            how = f"To delete them, run `gemma teardown {state.stack}` in a terminal."
+            self.warnings.append(left if self.left else f"{why} {left} {how}")
+
+    def _doubt(self, state: StackState) -> str:
+        """Return why a state is no proof of what is deleted, in sentences; empty if it is one."""
+        claims = [f"{self._claim(item.owner)}." for item in self.searches[-1].claimed[:1]]
+        return " ".join([*filter(None, [doubt(state, renamed=bool(self.options.stack))]), *claims])
+
     def _unstated(self, found: Sequence[FoundResource]) -> Sequence[FoundResource]:
         """Return what no state of this backend has of one stack. All stacks, and a limit in the labels, need no state."""
         return unstated(self.known, found) if self.options.stack and not self.options.over_limit else ()
 
     def _lacks(self, found: Sequence[FoundResource]) -> str:
-        """Return that no state of this backend has these resources, as a sentence."""
+        """Return that no state of this backend, or only a doubted one, has these resources, in sentences."""
+        if doubts := [*filter(None, map(self._doubt, self.known.states))]:
+            return f"{' '.join(doubts)} {resource_counts(found)} in Google Cloud{self._named(found)}, and what else its state names, may be another's."
         return (
             f"No state of this backend has {resource_counts(found)} with the labels of stack {self.options.stack} of the Pulumi project "
             f"{self.known.pulumi_project}, so another folder may have made them{self._named(found)}."
@@ -325,7 +380,12 @@ class Teardown:
     @property
     def _stated_count(self) -> int:
         """Number of resources in the states, without what only Google kept."""
-        return sum(len(self._beyond(state, self.held)) for state in self.known.states)
+        return sum(len(self._beyond(one, self.held)) for one in self._to_destroy)
+
+    @property
+    def _to_destroy(self) -> Sequence[StackState]:
+        """The states that the engine may destroy."""
+        return [state for state in self.known.states if state.stack not in self.doubted]
 
     # Engine
 
@@ -435,6 +495,9 @@ class Teardown:
     def _update_state(self, state: StackState) -> None:
         """Remove deleted resources from the state. Report an unreadable state."""
         after, proof = states.read(state.stack), self._absence(state.stack)
+        if state.stack in self.doubted:
+            self.state_left += tuple(after.resources)
+            return
         if proof is not None and self._beyond(after, self.held):
             after = self._emptied(after, proof)
         elif isinstance(self.remaining(), Unknown) and after.resources:
