@@ -118,6 +118,7 @@ l4() {
 
 tpu() {
     settings tpu tpu-v6e1 '{ sub(/maxRunDuration: .*/, "maxRunDuration: 1h"); print }' || return
+    grep -q 'maxRunDuration: 1h' "Pulumi.$stack.yaml" || { say 'tpu-v6e1 has no tpu.maxRunDuration, so no TPU is requested.' && return 1; }
     ends=$(($(date +%s) + TPU_S))
     use vllm.maxModelLen 4096
 }

@@ -13,7 +13,7 @@ echo "$@" >>"$PLANTED/calls"
 for last in "$@"; do :; done
 case $1 in
 plan) printf '    "most_usd": 1.35,\\n    "usd_per_hour": 1.05,\\n' ;;
-init) echo 'config:' >"Pulumi.$2.yaml" ;;
+init) echo "maxRunDuration: 4h" >"Pulumi.$2.yaml" ;;
 teardown) cat "$PLANTED/receipt" >"$last" ;;
 esac
 cat "$PLANTED/$1-$2" 2>/dev/null
@@ -98,6 +98,16 @@ def test_a_failed_step_ends_its_stack_and_the_other_is_tried(evening, tmp_path):
     assert (code, torn) == (1, ["evening-l4", "evening-tpu"])
     assert "bench evening-l4" not in (tmp_path / "planted" / "calls").read_text()
     assert list((tmp_path / "project").glob("Pulumi.evening-*")) == [], out
+
+
+def test_without_an_end_of_its_run_no_tpu_is_requested(evening, tmp_path):
+    assert evening()[0] == 0
+    gemma = tmp_path / "bin" / "gemma"
+    gemma.write_text(gemma.read_text().replace("maxRunDuration", "otherDuration"))
+    code, out, _ = evening()
+    assert (code, "no tpu.maxRunDuration" in out) == (1, True)
+    calls = (tmp_path / "planted" / "calls").read_text()
+    assert calls.count("up evening-tpu") == 2
 
 
 @pytest.mark.parametrize("receipt", ['{"clean": false, "held": []}', ""])
