@@ -1,14 +1,16 @@
 """Changes of a module, each of one expression, and the module in which a switch makes any of them.
 
 Changed are comparisons, `min` and `max`, `any` and `all`, `and` and `or`, the order of alternatives, numbers, truth values, filters, `not`, and sets of
-which an element is left out. Not changed are annotations, patterns, decorators and texts, and the order of an `or` of which only the truth counts, or
-whose last alternative is an empty text.
+which an element is left out. An operand of `and` or `or` is left out, and two calls that are statements one after the other are swapped.
+Not changed are annotations, patterns, decorators and texts, and the order of an `or` of which only the truth counts, or whose last alternative is an
+empty text.
 """
 
 import ast
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -62,6 +64,9 @@ def _other_rules(node: ast.expr, *, is_truth: bool) -> Iterator[ast.expr]:
             yield _but(node, op=ast.And() if isinstance(operator, ast.Or) else ast.Or())
             if isinstance(operator, ast.Or) and not is_truth and not _is_empty(values[-1]):
                 yield _but(node, values=deepcopy(values[::-1]))
+            for place in (place for place, value in enumerate(values) if not _is_empty(value)):
+                rest = deepcopy(values[:place] + values[place + 1 :])
+                yield _but(node, values=rest) if len(rest) > 1 else rest[0]
         case _:
             pass
 
@@ -122,6 +127,20 @@ def _truths(tree: ast.Module) -> set[int]:
     return {id(node) for node in found}
 
 
+def _neighbours(node: ast.AST) -> Iterator[tuple[ast.Expr, ast.Expr]]:
+    """Yield two statements one after the other that only call."""
+    for name in ("body", "orelse", "finalbody"):
+        body = getattr(node, name, None)
+        for first, second in pairwise(body if isinstance(body, list) else ()):
+            if isinstance(first, ast.Expr) and isinstance(second, ast.Expr) and _calls(first) and _calls(second):
+                yield first, second
+
+
+def _calls(statement: ast.Expr) -> bool:
+    value = statement.value.value if isinstance(statement.value, ast.Await) else statement.value
+    return isinstance(value, ast.Call)
+
+
 class _Changer(ast.NodeTransformer):
     """Collects the changes of a module, and gives those that are `kept` a switch."""
 
@@ -134,7 +153,11 @@ class _Changer(ast.NodeTransformer):
     def visit(self, node: ast.AST) -> ast.AST:
         """Change the parts of an expression, then the expression."""
         if not isinstance(node, ast.expr):
-            return super().visit(node)
+            pairs = [*_neighbours(node)]
+            changed = super().visit(node)
+            for first, second in pairs:
+                self._swap(first, second)
+            return changed
         before, others = (
             ast.unparse(node),
             [*_other_rules(node, is_truth=id(node) in self.truths), *_other_values(node)],
@@ -151,6 +174,16 @@ class _Changer(ast.NodeTransformer):
             return original
         call = ast.Call(ast.Name(SWITCH, ast.Load()), [ast.Constant(self.kept[place])], [])
         return ast.copy_location(ast.IfExp(call, other, original), node)
+
+    def _swap(self, first: ast.Expr, second: ast.Expr) -> None:
+        """Swap two statements, by one switch in each."""
+        place, texts = len(self.mutants), [self.lines[one.lineno - 1].strip() for one in (first, second)]
+        self.mutants.append(Mutant(self.file, place, first.lineno, texts[0], f"swapped with {texts[1]}"))
+        if place in self.kept:
+            before = first.value, second.value
+            for one, (now, other) in ((first, before), (second, before[::-1])):
+                call = ast.Call(ast.Name(SWITCH, ast.Load()), [ast.Constant(self.kept[place])], [])
+                one.value = ast.copy_location(ast.IfExp(call, deepcopy(other), deepcopy(now)), now)
 
     def visit_comprehension(self, node: ast.comprehension) -> ast.comprehension:
         """Leave out each filter."""

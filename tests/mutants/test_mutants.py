@@ -21,9 +21,19 @@ ROWS = [
     ("x is None", (None,), ["x is None -> x is not None"]),
     ("min(x)", ([1, 2],), ["min(x) -> max(x)"]),
     ("any(x)", ([True, False],), ["any(x) -> all(x)"]),
-    ("x and y", (4, 5), ["x and y -> x or y"]),
-    ("x or y", (4, 5), ["x or y -> x and y", "x or y -> y or x"]),
-    ("bool(x > y or y)", (3, 0), ["x > y or y -> x > y and y", "x > y or y -> y or x > y", "x > y -> x >= y"]),
+    ("x and y", (4, 5), ["x and y -> x or y", "x and y -> x", "x and y -> y"]),
+    ("x or y", (4, 5), ["x or y -> x and y", "x or y -> y or x", "x or y -> x", "x or y -> y"]),
+    (
+        "bool(x > y or y)",
+        (3, 0),
+        [
+            "x > y or y -> x > y and y",
+            "x > y or y -> y or x > y",
+            "x > y or y -> y",
+            "x > y or y -> x > y",
+            "x > y -> x >= y",
+        ],
+    ),
     ("x if y else 'a'", (4, True), ["x if y else 'a' -> 'a' if y else x"]),
     ("not x", (True,), ["not x -> x"]),
     ("(x, False)", (4,), ["False -> True"]),
@@ -36,7 +46,14 @@ ROWS = [
     ),
     ("f'{x / 10:.2f} of 10'", (5,), ["10 -> 100"]),
 ]
-EQUIVALENT = {"x > y or y -> y or x > y", "x > y -> x >= y", "{'a', 'b'} -> {'b'}"}
+EQUIVALENT = {
+    "x and y -> y",
+    "x or y -> x",
+    "x > y or y -> x > y",
+    "x > y or y -> y or x > y",
+    "x > y -> x >= y",
+    "{'a', 'b'} -> {'b'}",
+}
 """Changes that the arguments of their row do not show."""
 
 
@@ -71,12 +88,15 @@ def test_each_kind_of_change_is_made_alone_and_none_without_a_switch(
     ("expression", "changes"),
     [
         ("'text'", []),
-        ("x if y or x else x", ["y or x -> y and x"]),
-        ("[a for a in x if a or y]", ["a or y -> a and y", "if a or y -> True"]),
-        ("not (x or y)", ["not (x or y) -> x or y", "x or y -> x and y"]),
+        ("x if y or x else x", ["y or x -> y and x", "y or x -> y", "y or x -> x"]),
+        ("[a for a in x if a or y]", ["a or y -> a and y", "a or y -> a", "a or y -> y", "if a or y -> True"]),
+        ("not (x or y)", ["not (x or y) -> x or y", "x or y -> x and y", "x or y -> x", "x or y -> y"]),
         ("list(zip(x, y, strict=True))", []),
-        ("x or ''", ["x or '' -> x and ''"]),
-        ("x.is_a or y.has_b", ["x.is_a or y.has_b -> x.is_a and y.has_b"]),
+        ("x or ''", ["x or '' -> x and ''", "x or '' -> ''"]),
+        (
+            "x.is_a or y.has_b",
+            ["x.is_a or y.has_b -> x.is_a and y.has_b", "x.is_a or y.has_b -> x.is_a", "x.is_a or y.has_b -> y.has_b"],
+        ),
     ],
 )
 def test_texts_and_orders_that_make_no_difference_stay(expression, changes, tmp_path):
@@ -98,9 +118,28 @@ class A(Base, total=False):
 """
 
 
+def test_two_calls_one_after_the_other_are_swapped(tmp_path, monkeypatch):
+    lines = ["said.append('a')", "said.append('b')", "said.append('c')"]
+    (tmp_path / "sample.py").write_text("def sample(said):\n" + "".join(f"    {line}\n" for line in lines))
+    mutants = mutants_of(tmp_path, "sample.py")
+    assert [(one.text, one.change) for one in mutants] == [
+        (lines[0], f"swapped with {lines[1]}"),
+        (lines[1], f"swapped with {lines[2]}"),
+    ]
+    names = {}
+    exec(compile(switched(tmp_path, "sample.py", {0: 0, 1: 1}), "sample.py", "exec"), names)  # noqa: S102 - its sample
+    for made, expected in ((None, "abc"), (0, "bac"), (1, "acb")):
+        switch = Switch(made)
+        monkeypatch.setattr(builtins, SWITCH, switch, raising=False)
+        said = []
+        names["sample"](said)
+        assert "".join(said) == expected
+
+
 def test_a_variable_named_as_a_truth_has_no_order(tmp_path):
     (tmp_path / "sample.py").write_text("is_spot = x or y")
-    assert [mutant.change for mutant in mutants_of(tmp_path, "sample.py")] == ["x or y -> x and y"]
+    changes = [mutant.change for mutant in mutants_of(tmp_path, "sample.py")]
+    assert changes == ["x or y -> x and y", "x or y -> y", "x or y -> x"]
 
 
 def test_patterns_annotations_decorators_and_formats_stay(tmp_path):

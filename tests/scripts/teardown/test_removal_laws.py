@@ -99,15 +99,19 @@ class World:
     def __init__(self, case):
         self.case, self.gone, self.searched = case, set(), 0
         self.asked, self.rounds, self.notes, self.has_found = [], [], [], False
+        self.waited, self.told, self.retained = [], [], []
+        """Searches before the wait for what is being created; what each search was told to keep; what the last one found of it."""
         resources = [entry(kind) for kind in KINDS if kind in case.stated]
         component = [{"type": "gemma:Component", "custom": False, "urn": "c"}] if resources else []
         self.state = StackState(stack="x", status="no engine", projects=("p",), resources=[*component, *resources])
 
-    def search(self, *_, **__):
+    def search(self, *_, kept=(), **__):
         self.searched += 1
+        self.told.append((list(kept), self.retained))
         seen = self.case.exists - self.gone - (self.case.late if self.searched == 1 else set())
         items = [found(kind, is_retained=kind == "bucket" and self.case.is_retained) for kind in KINDS if kind in seen]
         self.has_found |= bool(items)
+        self.retained = [kind for kind in KINDS if kind in seen & Model(self.case).kept]
         return inventory(items, unread=is_now(self.case.unread, first=self.searched == 1))
 
     def held_in(self, _api, _inventory, left):
@@ -153,7 +157,7 @@ class World:
             "spending": lambda *_: ["spent"],
             "show": lambda *_: None,
             "progress": lambda _: None,
-            "pending.wait": lambda *_, **__: None,
+            "pending.wait": lambda *_, **__: self.waited.append(self.searched),
             "states.read": lambda _: self.state,
             "unfinished_teardown.remember": lambda _: self.notes.append("begun"),
             "unfinished_teardown.forget": lambda _: self.notes.append("ended"),
@@ -305,6 +309,8 @@ def test_a_teardown_deletes_what_is_the_stacks_and_was_agreed_to_and_its_receipt
     assert (world.asked, world.rounds, world.gone) == (model.asked, model.rounds, model.gone)
     assert (teardown.begun, receipt.interrupted, receipt.dry_run) == (model.begun, refused, case.options.dry_run)
     assert teardown.has_deleted is bool(model.rounds)
+    assert world.waited == [1] * model.begun, "what is still created appears before the last look"
+    assert all(told == retained for told, retained in world.told)
     assert [item.name for item in receipt.leaked] == model.leaked()
     assert [item.name for item in receipt.held] == model.held()
     assert (receipt.held_by, receipt.held_until) == (["serverless-1"] if model.held() else [], None)
