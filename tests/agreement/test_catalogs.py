@@ -10,7 +10,6 @@ from gemma_serving.planning.machine.hardware import ACCELERATORS, CLOUD_RUN_GPUS
 from gemma_serving.planning.settings.cloud_run import CloudRunSettings
 from gemma_serving.planning.settings.fields import block_fields
 from localcloud.json_values import packaged
-from localcloud.services import run_jobs
 from localcloud.world.cloud import REGIONS
 from localcloud.world.scenario import Run
 
@@ -34,7 +33,6 @@ LISTS = {
     ),
     f"{SCENARIO} gpu_drivers": Run().gpu_drivers,
     f"{SCENARIO} gpu_regions": Run().gpu_regions,
-    "packages/localcloud/services/run_jobs.py _NAMES": run_jobs._NAMES,
 }
 
 

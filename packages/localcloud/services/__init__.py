@@ -17,7 +17,7 @@ MODULES: Final = {
     "logging": ("logs",),
     "monitoring": ("monitoring",),
     "oslogin": ("oslogin",),
-    "run": ("run", "run_jobs"),
+    "run": ("run",),
     "secretmanager": ("secretmanager",),
     "serviceusage": ("serviceusage", "quotas"),
     "storage": ("storage",),
