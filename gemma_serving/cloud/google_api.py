@@ -164,12 +164,12 @@ def lookup_resource(api: GoogleApi, kind: ResourceKind, name: str) -> Answer[Ite
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """What a list method answered. Only `listed` makes one, so that nothing is called absent for half of an answer."""
+    """What a list method returned. Only `listed` makes one, so a part of a list proves no absence."""
 
     place: str
     """Path of the list."""
     pages: tuple[Item, ...]
-    """What was read, also if the list is incomplete."""
+    """The pages that were read, even if the list is incomplete."""
     unread: Absent | Unknown | None
     """None: the list is complete. Absent: its place, which settings alone name, does not exist. Unknown: why it is incomplete."""
 
@@ -186,19 +186,24 @@ class Listed:
         raise ScriptError(f"Google returned no whole list of {self.place.partition('?')[0]}: {why}")
 
 
-def listed(api: GoogleApi, service: str, path: str, *, is_place: bool = True) -> Listed:
-    """Return a list. `is_place` False: settings alone name its place, so a 404, 410 or 403 says that the place does not exist."""
-    pages: list[Item] = []
+def listed(api: GoogleApi, service: str, path: str, *, is_place: bool = True, never_empty: str = "") -> Listed:
+    """Return a list.
 
+    `is_place` False: settings alone name its place, so a 404, 410 or 403 says that the place does not exist.
+    `never_empty`: key of items of which a whole list has at least one, as `locations`.
+    """
+    pages: list[Item] = []
     answer = answer_of(service, lambda: pages.extend(api.pages(service, path)))  # pages before a failure stay
     omitted = [place for page in pages for place in omitted_places(page)]
     unread = None if isinstance(answer, Present) else answer
     if omitted:
         unread = Unknown(f"{', '.join(omitted)} could not be reached")
     elif isinstance(unread, Absent) and (is_place or pages):
-        unread = Unknown("Google answered that there is no such list (404)")
+        unread = Unknown("Google answered 404: no such list")
     elif isinstance(unread, Unknown) and unread.cause == "denied" and not is_place:
         unread = Absent()
+    elif never_empty and unread is None and not any(as_sequence(page.get(never_empty)) for page in pages):
+        unread = Unknown("the list is empty")
     return Listed(place=path, pages=tuple(pages), unread=unread)
 
 

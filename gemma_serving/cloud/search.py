@@ -317,15 +317,19 @@ def _policy(holder: PolicyHolder) -> _List:
 
 def _read(api: GoogleApi, scope: Scope, of: _List) -> _ReadList:
     started_s = time.monotonic()
-    items, raw = _policy_of(api, of.of) if isinstance(of.of, PolicyHolder) else _listed_items(api, of)
+    if isinstance(of.of, PolicyHolder):
+        items, raw = _policy_of(api, of.of)
+        count = sum(len(bindings_of(policy)) for policy in items)
+    else:
+        items, raw = _listed_items(api, of)
+        count = len(items)
     is_unused = isinstance(raw, Unknown) and raw.cause == "api off" and not scope.may_use(of.api)
     answer: Answer[Sequence[Item]] = Absent() if is_unused else raw
-    is_policy = isinstance(of.of, PolicyHolder)
     call = ListCall(
         kind=of.kind,
         api=of.api,
         path=of.path.partition("?")[0],
-        items=sum(len(bindings_of(policy)) for policy in items) if is_policy else len(items),
+        items=count,
         elapsed_s=time.monotonic() - started_s,
         outcome=_outcome(raw, answer),
     )
@@ -346,16 +350,14 @@ def _policy_of(api: GoogleApi, holder: PolicyHolder) -> _Read:
 
 def _listed_items(api: GoogleApi, of: _List) -> _Read:
     """Return the items of a list. No API has an empty list of locations."""
-    key = of.of.items if isinstance(of.of, ResourceKind) else "locations"
-    found = listed(api, of.api, of.path, is_place=of.is_place)
+    key, never_empty = (of.of.items, "") if isinstance(of.of, ResourceKind) else ("locations", "locations")
+    found = listed(api, of.api, of.path, is_place=of.is_place, never_empty=never_empty)
     items: list[Item] = []
     try:
         for page in found.pages:
             items.extend(_items_of(page, key))
     except ScriptError as error:
         return items, Unknown(str(error))
-    if not items and found.unread is None and not isinstance(of.of, ResourceKind):
-        return items, Unknown("the list is empty")
     return items, found.unread or Present(items)
 
 

@@ -107,13 +107,15 @@ def words_of(description: str) -> Mapping[str, str]:
 
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
-"""Name of a project or a stack of Pulumi. Another text is nobody's name, and stands in no command that is printed."""
+"""Name of a project or a stack of Pulumi. Other texts in labels name no owner, so none of them enters a printed command."""
 
 
 def owner_of(*, labels: Mapping[str, object] | None = None, description: str | None = None) -> Ownership | None:
     """Return the stack that owns a resource with these labels or this description, or None."""
     for found in (labels or {}, words_of(description or "")):
         project, stack = found.get(PROJECT_LABEL), found.get(STACK_LABEL)
-        if found.get(MANAGED_BY_LABEL) == PRODUCT and all(_NAME.fullmatch(str(name)) for name in (project, stack)):
+        if found.get(MANAGED_BY_LABEL) == PRODUCT and all(
+            _NAME.fullmatch(str(name or "")) for name in (project, stack)
+        ):
             return Ownership(project=str(project), stack=str(stack))
     return None

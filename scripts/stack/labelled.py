@@ -26,7 +26,7 @@ from gemma_serving.engine.state import StackState, renamed
 from gemma_serving.planning.settings.stack import Settings
 from gemma_serving.scripts.stack.costs import found_sentence
 from gemma_serving.scripts.stack.deployed_server import server_of, unrecorded_names
-from gemma_serving.scripts.stack.own_runs import backend_of_run, is_destroyed, is_own
+from gemma_serving.scripts.stack.own_runs import backend_of_run, is_own, was_kept
 from gemma_serving.scripts.stack.settings import stack_settings
 from gemma_serving.scripts.stack.unfinished_teardown import remembered
 from gemma_serving.stacks.apis import apis_of
@@ -242,7 +242,7 @@ def doubt(state: StackState, *, renamed: bool = True) -> str:
 def unstated(stacks: SearchedStacks, found: Sequence[FoundResource]) -> Sequence[FoundResource]:
     """Return the found resources that no state of this backend names: another folder with a stack of this name may have made them.
 
-    A bucket that this folder's teardown kept is its own, although the state no longer names it.
+    A bucket that this folder's teardown kept is its own, if nothing else of the stack was made since.
     """
     proven = [state for state in stacks.states if not doubt(state)]
     inputs = [_inputs(item) for state in proven for item in (*state.pending, *state.resources)]
@@ -252,15 +252,15 @@ def unstated(stacks: SearchedStacks, found: Sequence[FoundResource]) -> Sequence
 
     def is_stated(item: FoundResource) -> bool:
         document = item.document
-        if item.kind == BUCKET and is_destroyed(item.owner.stack):
-            return True
         if item.kind == GRANT:
             grant = (str(document["role"]), bare(str(document["member"])))
             return bool(document.get("stated")) or grant in grants or in_project(account_of(item)) in names
         request = f"{item.name.partition('/nodes/')[0]}/queuedResources/{ListedNode(document).request}"
         return not names.isdisjoint(map(in_project, (item.name, request))) or document.get("displayName") in titles
 
-    return [item for item in found if not is_stated(item)]
+    others = [item for item in found if not is_stated(item)]
+    are_kept = all(item.kind == BUCKET and was_kept(item.owner.stack, item.created) for item in others)
+    return [] if are_kept else others
 
 
 def _requested(state: StackState) -> Iterator[str]:

@@ -68,6 +68,13 @@ def is_destroyed(stack: str) -> bool:
     return _last_run(stack).get("state") == "destroyed"
 
 
+def was_kept(stack: str, created: str) -> bool:
+    """Return whether the last run of this folder deleted the stack, and left a resource that was created before (RFC 3339)."""
+    if not created or not is_destroyed(stack):
+        return False
+    return datetime.fromisoformat(created).timestamp() <= memory().written_s(_name(stack))
+
+
 def is_last_run(stack: str, program: str, written: str) -> bool:
     """Return whether the last run of this folder was a complete `up` of this program, and no later run wrote the state.
 

@@ -176,7 +176,8 @@ def _queued(search: LookupSession, inputs: Json, wanted: Sequence[str]) -> Seque
     """Return the queued resources of this id in all zones. Raises ScriptError."""
     zones = {*wanted}
     path = f"v2alpha1/projects/{inputs['project']}/locations"
-    for page in search.known(listed(search.api, "tpu", path).answer, path) or ():
+    pages = search.known(listed(search.api, "tpu", path, never_empty="locations").answer, path)
+    for page in pages or ():
         zones |= {str(as_mapping(item).get("locationId")) for item in as_sequence(page.get("locations"))}
     names = capacity_names(inputs, sorted(zones))
     bodies = each([partial(_in_zone, search, name) for name in names], workers=_ZONES_AT_ONCE)

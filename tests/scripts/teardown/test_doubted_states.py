@@ -1,7 +1,9 @@
 """Laws about a state that is no proof: a copy, a renamed one and one that a folder brings delete nothing of another owner without a yes."""
 
+import json
 import re
 from itertools import product
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,6 +13,7 @@ from gemma_serving.contracts.proof import in_project
 from gemma_serving.contracts.search_results import FoundResource
 from gemma_serving.engine import state as states
 from gemma_serving.engine.state import StackState
+from gemma_serving.scripts.stack import own_runs
 from gemma_serving.scripts.stack.labelled import SearchedStacks, unstated
 from gemma_serving.scripts.teardown.teardown_options import TeardownOptions
 from tests.cloud.populated import owner
@@ -61,7 +64,7 @@ def test_a_state_that_is_no_proof_deletes_nothing_without_a_yes(monkeypatch, sub
             patch.setattr(states, "deployed_names", lambda listed=listed: frozenset(listed))
             patch.setattr("gemma_serving.scripts.stack.labelled.is_of_folder", lambda is_brought=is_brought: is_brought)
             patch.setattr("gemma_serving.scripts.stack.labelled.is_own", lambda *_, is_own=is_own, **__: is_own)
-            patch.setattr("gemma_serving.scripts.stack.labelled.is_destroyed", lambda _: False)
+            patch.setattr("gemma_serving.scripts.stack.labelled.was_kept", lambda *_: False)
             patch.setattr("gemma_serving.scripts.stack.labelled.shown_url", lambda: "file://./state")
             destroyed = []
             patch.setattr(
@@ -94,13 +97,32 @@ def test_a_state_that_is_no_proof_deletes_nothing_without_a_yes(monkeypatch, sub
 def test_a_text_that_no_stack_or_project_can_be_called_is_no_owner(name):
     for own in (Ownership(project="gemma-serving", stack=name), Ownership(project=name, stack="x")):
         assert owner_of(labels=own.labels) is None
+        assert owner_of(labels={**own.labels, "gemma-serving-stack": None}) is None
         found = owner_of(description=own.description)  # of words, so a space ends a name
         assert found is None or re.fullmatch(r"[a-z]\S*", f"{found.project}{found.stack}")
 
 
-@pytest.mark.parametrize("is_destroyed", [True, False])
-def test_only_a_bucket_that_this_folders_teardown_kept_needs_no_state(monkeypatch, is_destroyed):
-    monkeypatch.setattr("gemma_serving.scripts.stack.labelled.is_destroyed", lambda _: is_destroyed)
+@pytest.mark.parametrize("kinds", [["bucket"], ["bucket", "secret"]])
+@pytest.mark.parametrize("was_kept", [True, False])
+def test_only_a_bucket_that_this_folders_teardown_kept_needs_no_state(monkeypatch, kinds, was_kept):
+    """With another resource, another folder deployed the stack since, and may use the bucket."""
+    monkeypatch.setattr("gemma_serving.scripts.stack.labelled.was_kept", lambda *_: was_kept)
     stacks = SearchedStacks(stack="x", states=[], settings={}, projects=["p"], is_name_known=True)
-    found = [FoundResource(kind=kind, name=kind, command="", owner=owner("x")) for kind in ("bucket", "secret")]
-    assert [item.kind for item in unstated(stacks, found)] == [*([] if is_destroyed else ["bucket"]), "secret"]
+    found = [FoundResource(kind=kind, name=kind, command="", owner=owner("x")) for kind in kinds]
+    left = [item.kind for item in unstated(stacks, found)]
+    assert left == ([] if was_kept and kinds == ["bucket"] else kinds)
+
+
+@pytest.mark.parametrize(
+    ("state", "created", "kept"),
+    [
+        ("destroyed", "2026-01-01T00:00:00Z", True),
+        ("destroyed", "2100-01-01T00:00:00Z", False),
+        ("destroyed", "", False),
+        ("done", "2026-01-01T00:00:00Z", False),
+    ],
+)
+def test_a_resource_was_kept_if_it_is_older_than_the_record_of_a_deletion(monkeypatch, state, created, kept):
+    record = SimpleNamespace(read=lambda _: json.dumps({"state": state}), written_s=lambda _: 1_800_000_000)
+    monkeypatch.setattr(own_runs, "memory", lambda: record)
+    assert own_runs.was_kept("x", created) is kept

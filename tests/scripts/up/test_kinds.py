@@ -105,6 +105,11 @@ def test_an_api_that_is_off_is_no_absence(reason):
             find(QUEUED, WANTED, {**ZONES, of_a: refused})
 
 
+def test_no_zone_is_searched_by_a_list_of_locations_that_is_empty():
+    with pytest.raises(ScriptError, match="the list is empty"):
+        find(QUEUED, WANTED, {("tpu", "v2alpha1/projects/p/locations"): {}})
+
+
 def test_a_nat_belongs_to_its_router():
     key = ("compute", "compute/v1/projects/p/regions/us-east5/routers/gemma-dev")
     given = {**REGIONAL, "router": "gemma-dev"}
