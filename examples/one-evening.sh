@@ -169,7 +169,7 @@ planned() {
 [ -f Pulumi.yaml ] || refuse 'This folder has no Pulumi.yaml. Run the script in the folder with your settings files.'
 [ -n "${GOOGLE_CLOUD_PROJECT:-}" ] || refuse 'GOOGLE_CLOUD_PROJECT is not set. Set it to an otherwise empty project.'
 [ ! -d .venv/bin ] || PATH=$PWD/.venv/bin:$PATH
-command -v gemma >/dev/null || refuse 'There is no command gemma on PATH. Follow step 1 of docs/get-started.md.'
+command -v gemma >/dev/null || refuse 'The command gemma is not on PATH. Follow step 1 of docs/get-started.md.'
 left=''
 for name in evening-l4 evening-tpu; do
     [ ! -e "Pulumi.$name.yaml" ] || left="$left $name"
@@ -185,7 +185,7 @@ done
 tpu_usd=$(planned most_usd tpu-v6e1 --set tpu.maxRunDuration=1h)
 l4_usd=$(planned usd_per_hour l4-12b-qat)
 most_usd=$(awk -v tpu="${tpu_usd:-x}" -v l4="${l4_usd:-x}" -v hours=$L4_BILLED_H 'BEGIN { if (tpu * l4 > 0) printf "%.2f", tpu + l4 * hours }')
-[ -n "$most_usd" ] || refuse 'There is no price of tpu-v6e1 or l4-12b-qat. Look at: gemma plan tpu-v6e1 && gemma plan l4-12b-qat'
+[ -n "$most_usd" ] || refuse 'The price of tpu-v6e1 or l4-12b-qat is unknown. Run: gemma plan tpu-v6e1 && gemma plan l4-12b-qat'
 awk -v most="$most_usd" -v limit=$LIMIT_USD 'BEGIN { exit most > limit }' || refuse "The evening can cost \$$most_usd, more than \$$LIMIT_USD. Restore the shipped settings of tpu-v6e1 and l4-12b-qat."
 say "This deploys evening-l4 and evening-tpu in project $GOOGLE_CLOUD_PROJECT, and tears them down. It takes two to five hours."
 say "It costs at most \$$most_usd:"

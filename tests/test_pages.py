@@ -4,7 +4,6 @@ import importlib.metadata
 import io
 import json
 import re
-import subprocess
 import tomllib
 from pathlib import Path
 
@@ -204,12 +203,7 @@ def test_three_pages_have_one_picture_of_what_is_where_and_it_names_each_folder(
     (picture,) = {
         re.search(r"^```\n(Pulumi\..*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)[1] for page in pages
     }
-    listed = _git_folders()
+    names = [path.relative_to(ROOT).as_posix() for path in tracked(suffix="")]
+    listed = {name.partition("/")[0] for name in names if "/" in name and not name.startswith(".")}
     assert len(picture.splitlines()) == 9
     assert set(re.findall(r"(?<!\S)(\w+)/", picture)) == listed
-
-
-def _git_folders():
-    words = ["git", "ls-files", "-z"]
-    files = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
-    return {path.partition("/")[0] for path in files if "/" in path and not path.startswith(".")}

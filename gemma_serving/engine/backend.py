@@ -119,8 +119,7 @@ def chosen_url(folder: Path) -> str:
     """Return the backend's URL: variable, project file, login. Empty if none is set."""
     if given := os.environ.get(BACKEND_VARIABLE):
         return given
-    project = folder / "Pulumi.yaml"
-    if url := _url_in(project.read_text(encoding="utf-8")) if project.is_file() else "":
+    if url := _project_url(folder):
         return url
     home = os.environ.get("PULUMI_CREDENTIALS_PATH") or os.environ.get("PULUMI_HOME") or str(Path.home() / ".pulumi")
     try:
@@ -133,11 +132,16 @@ def chosen_url(folder: Path) -> str:
 def is_of_folder() -> bool:
     """Return whether the project file, and not the user, names the backend, so that whoever made the folder made its states."""
     folder = runner.project_folder()
-    project = folder / "Pulumi.yaml"
-    url = _url_in(project.read_text(encoding="utf-8")) if project.is_file() else ""
+    url = _project_url(folder)
     # A process sets the variable to the absolute form of a relative URL (`absolute_backend`).
     given, absolute = os.environ.get(BACKEND_VARIABLE), _absolute(url, folder)
     return bool(url) and (not given or given == absolute != url)
+
+
+def _project_url(folder: Path) -> str:
+    """Return the backend's URL in the project file of a folder; empty without one."""
+    project = folder / "Pulumi.yaml"
+    return _url_in(project.read_text(encoding="utf-8")) if project.is_file() else ""
 
 
 @lru_cache(maxsize=32)

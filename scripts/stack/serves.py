@@ -55,9 +55,9 @@ def _by_google(facts: StackFacts) -> ServesNow:
             return ServesNow(word="waiting" if cloud.state in WAITING_STATES else "deployed")
         case Present(value=cloud) if has_server:
             is_granted = cloud.state != MISSING or recorded_state(facts) not in WITHOUT_MACHINE
-            return (
-                ServesNow(word="ended", why=_end_of(facts.stack, cloud)) if is_granted else _not_granted(facts, "ended")
-            )
+            if not is_granted:
+                return _not_granted(facts, "ended")
+            return ServesNow(word="ended", why=_end_of(facts.stack, cloud))
         case Unknown(why=why):
             return ServesNow(word="unknown", why=f"Cannot check whether the server exists: {why.rstrip('.')}.")
         case None if has_server:

@@ -263,10 +263,10 @@ class Teardown:
         owners = {item.owner for item in self.searches[-1].claimed}
         if self.options.stack:
             owners |= {replace(one.owner, stack=one.former_name) for one in self.known.states if one.former_name}
-        deployed = (states.deployed_names() if owners else None) or frozenset[str]()
+        deployed = states.deployed_names() if owners else None  # unknown: the state is doubted, so it needs a yes
         for other in sorted(owners, key=lambda one: (one.project, one.stack)):
             is_other_project = other.project != self.known.pulumi_project
-            if not is_other_project and other.stack not in deployed:
+            if not is_other_project and other.stack not in (deployed or ()):
                 continue
             refusal = f"{self._claim(other)}. " + (
                 "Delete them with that project's program."

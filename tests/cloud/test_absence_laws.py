@@ -45,15 +45,15 @@ class Replay:
     def request(self, verb, url, **given):
         token = (given.get("params") or {}).get("pageToken", "")
         if self.path and url.partition("?")[0].endswith(f"/{self.path}"):
-            return response(url, *(ANSWERS["404"] if token else ANSWERS[self.answer]))
+            return Response(url, *(ANSWERS["404"] if token else ANSWERS[self.answer]))
         key = (verb, url, token)
         if key not in self.stored:
             found = self.session.request(verb, url, **{**given, "stream": False})
             self.stored[key] = (found.status_code, found.json())
-        return response(url, *self.stored[key])
+        return Response(url, *self.stored[key])
 
 
-class response:  # noqa: N801 - what a session answers
+class Response:
     """The part of an answer of `requests` that is read."""
 
     def __init__(self, url, status, body):

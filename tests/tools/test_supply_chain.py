@@ -1,13 +1,13 @@
 """What is installed is what was locked, and who installs it can read no credentials."""
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
 
 from tests.test_pages import PAGES
+from tests.tracked import tracked
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCKED = sorted(
@@ -72,14 +72,11 @@ def test_the_locks_apart_have_hashes_and_name_no_registry(path):
 
 def lock_files():
     """Every file of the repository with hashes of packages. A link is the file that it names."""
-    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split(
-        "\n"
-    )
+    files = [path for path in tracked(suffix="") if not path.is_symlink()]
     return {
-        name
-        for name in tracked
-        if not (ROOT / name).is_symlink()
-        if name.endswith("go.sum") or (name.endswith(".txt") and "--hash=sha256:" in (ROOT / name).read_text())
+        path.relative_to(ROOT).as_posix()
+        for path in files
+        if path.name == "go.sum" or (path.suffix == ".txt" and "--hash=sha256:" in path.read_text())
     }
 
 

@@ -17,6 +17,7 @@ import pytest
 from gemma_serving import VERSION
 from gemma_serving.contracts import installation
 from gemma_serving.scripts.init import __main__ as init
+from tests.tracked import tracked
 
 ROOT = Path(__file__).resolve().parents[3]
 NAMES = [name.replace("_", "-") for name in installation.DISTRIBUTIONS]
@@ -34,11 +35,11 @@ LOCKED = {
 
 
 def texts():
-    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
-    for name in listed:
+    for path in tracked(suffix=""):
+        name = path.relative_to(ROOT).as_posix()
         is_text = name.endswith((".md", ".py", ".sh", ".yml", ".in", "Makefile"))
-        if is_text and "tests/" not in name and name not in EXEMPT and not (ROOT / name).is_symlink():
-            yield name, (ROOT / name).read_text()
+        if is_text and "tests/" not in name and name not in EXEMPT and not path.is_symlink():
+            yield name, path.read_text()
 
 
 def test_no_command_in_a_page_a_message_or_a_workflow_names_a_distribution():

@@ -277,4 +277,4 @@ def test_a_document_without_its_own_name_proves_neither_that_a_resource_exists_n
             return answer
 
     with pytest.raises(NoAnswerError, match="only one without the name of what was asked for"):
-        asyncio.run(find(Answering(), "v2alpha1/nodes/a"))  # type: ignore[arg-type]
+        asyncio.run(find(Answering(), "v2alpha1/nodes/a"))
