@@ -17,21 +17,42 @@ from gemma_serving.contracts.search_results import FoundResource
 _DELETED: Final = "deleted:"
 _POLICY_VERSION: Final = 3
 """Policy version with conditions (discovery: cloudresourcemanager.v1 GetPolicyOptions.requestedPolicyVersion)."""
-_HOLDERS: Final = {
-    "project": ("cloudresourcemanager", "gcp:projects/iAMMember:IAMMember"),
-    "bucket": ("storage", "gcp:storage/bucketIAMMember:BucketIAMMember"),
-    "secret": ("secretmanager", "gcp:secretmanager/secretIamMember:SecretIamMember"),
+HolderKind = Literal["project", "bucket", "secret", "account", "repository", "service"]
+_HOLDERS: Final[Mapping[HolderKind, tuple[str, str, str]]] = {
+    "project": ("cloudresourcemanager", "gcp:projects/iAMMember:IAMMember", "projects/{project}"),
+    "bucket": ("storage", "gcp:storage/bucketIAMMember:BucketIAMMember", "projects/_/buckets/{bucket}"),
+    "secret": (
+        "secretmanager",
+        "gcp:secretmanager/secretIamMember:SecretIamMember",
+        "projects/{project}/secrets/{secretId}",
+    ),
+    "account": (
+        "iam",
+        "gcp:serviceaccount/iAMMember:IAMMember",
+        "projects/{project}/serviceAccounts/{serviceAccountId}",
+    ),
+    "repository": (
+        "artifactregistry",
+        "gcp:artifactregistry/repositoryIamMember:RepositoryIamMember",
+        "projects/{project}/locations/{location}/repositories/{repository}",
+    ),
+    "service": (
+        "run",
+        "gcp:cloudrunv2/serviceIamMember:ServiceIamMember",
+        "projects/{project}/locations/{location}/services/{name}",
+    ),
 }
+"""API, type of a grant, and full name by the inputs of such a grant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyHolder:
-    """A resource whose policy can hold grants of a stack: the project, or another owner's bucket or secret."""
+    """A resource whose policy can hold grants of a stack: the project, the stack's own, or another owner's bucket or secret."""
 
-    kind: Literal["project", "bucket", "secret"]
+    kind: HolderKind
     project: str
     name: str
-    """projects/P, projects/_/buckets/B or projects/N/secrets/S."""
+    """Full name, such as projects/P, projects/_/buckets/B or projects/N/secrets/S."""
 
     @property
     def api(self) -> str:
@@ -42,7 +63,8 @@ class PolicyHolder:
     def path(self) -> str:
         """Path of the method that reads the policy."""
         bucket = self.name.rpartition("/")[2]
-        return f"storage/v1/b/{bucket}/iam" if self.kind == "bucket" else f"v1/{self.name}:getIamPolicy"
+        version = "v2" if self.kind == "service" else "v1"
+        return f"storage/v1/b/{bucket}/iam" if self.kind == "bucket" else f"{version}/{self.name}:getIamPolicy"
 
     def read(self, api: GoogleApi) -> Item:
         """Return the policy with its conditions. Raises GoogleListError and ScriptError."""
@@ -50,7 +72,8 @@ class PolicyHolder:
             policy = api.post(self.api, self.path, {"options": {"requestedPolicyVersion": _POLICY_VERSION}})
         else:
             parameter = "optionsRequestedPolicyVersion" if self.kind == "bucket" else "options.requestedPolicyVersion"
-            policy = api.get(self.api, f"{self.path}?{parameter}={_POLICY_VERSION}")
+            path = f"{self.path}?{parameter}={_POLICY_VERSION}"
+            policy = api.post(self.api, path, {}) if self.kind == "account" else api.get(self.api, path)
         if not policy.get("etag"):  # each policy has one, also without a binding
             raise ScriptError(f"Google answered a request for the policy of {self.name} without its etag")
         return policy
@@ -69,7 +92,9 @@ class PolicyHolder:
 
     def command(self, role: str, member: str, condition: Item) -> str:
         """Return the command that removes a grant."""
-        inputs = last_segments({"project": self.project, "bucket": self.name, "secretId": self.name})
+        location = self.name.partition("/locations/")[2].partition("/")[0]
+        named = dict.fromkeys(("bucket", "secretId", "serviceAccountId", "repository", "name"), self.name)
+        inputs = last_segments({"project": self.project, "location": location, **named})
         words = [POLICIES[_HOLDERS[self.kind][1]].format_map(inputs), f"--member={shlex.quote(member)}"]
         words.append(f"--role={role}")
         if condition:
@@ -77,6 +102,19 @@ class PolicyHolder:
         elif self.kind != "bucket":
             words.append("--condition=None")
         return f"gcloud {' '.join(words)}"
+
+
+def holder_of(type_: str, inputs: Item, project: str) -> PolicyHolder:
+    """Return the resource that has a grant of a stack, by the grant's type and inputs, in `project` if they name none."""
+    found: tuple[HolderKind, str] = next((one, name) for one, (_, of, name) in _HOLDERS.items() if of == type_)
+    kind, name = found
+    given = last_segments(inputs)
+    full = str(inputs.get("secretId") or "")  # one of another project has its full name
+    if kind == "secret" and full.startswith("projects/"):
+        return PolicyHolder(kind=kind, project=full.split("/")[1], name=full)
+    return PolicyHolder(
+        kind=kind, project=given.get("project", project), name=name.format_map({"project": project, **given})
+    )
 
 
 def bindings_of(policy: Item) -> Sequence[Item]:

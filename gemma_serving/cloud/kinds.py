@@ -187,6 +187,8 @@ INSTANCE: Final = "TPU instance"
 SERVICE: Final = "Cloud Run service"
 SUBNETWORK: Final = "subnetwork"
 NETWORK: Final = "network"
+ROUTER: Final = "router"
+FIREWALL: Final = "firewall rule"
 SECRET: Final = "secret"  # noqa: S105 - a kind of resource
 ACCOUNT: Final = "service account"
 BUCKET: Final = "bucket"
@@ -257,7 +259,7 @@ KINDS: Final[Sequence[ResourceKind]] = (
         command="monitoring dashboards delete {id}",
     ),
     ResourceKind(
-        kind="router",
+        kind=ROUTER,
         type_="gcp:compute/router:Router",
         api="compute",
         id="projects/{project}/regions/{region}/routers/{name}",
@@ -265,7 +267,7 @@ KINDS: Final[Sequence[ResourceKind]] = (
         command="compute routers delete {id} --region={l}",
     ),
     ResourceKind(
-        kind="firewall rule",
+        kind=FIREWALL,
         type_="gcp:compute/firewall:Firewall",
         api="compute",
         id="projects/{project}/global/firewalls/{name}",

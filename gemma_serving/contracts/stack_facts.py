@@ -155,6 +155,17 @@ class ServesNow:
         return INCOMPLETE if self.word == "no server" else self.word
 
 
+@dataclass(frozen=True, slots=True)
+class LostPart:
+    """Something that a stack's state names, or that its server reads, and that Google no longer has."""
+
+    sentence: str
+    fix: str = ""
+    """Command that brings it back, if `up` does not."""
+    commands: Sequence[str] = ()
+    """What must run before `up` can make it again: removals of grants of a deleted account."""
+
+
 FoundPart = tuple[str, str]
 """Kind (cloud.kinds) and last part of the name of a resource."""
 
@@ -190,8 +201,8 @@ class StackFacts:
     """What Google holds of a deleted stack, or has released, as a sentence; empty if its state has anything but a network."""
     server: Answer[CloudFacts] | None = None
     """Google's report. Present also if the server existed and is gone (`has_ended`). Absent: no server of the stack exists."""
-    lost: Answer[Sequence[str]] | None = None
-    """Buckets and secret versions of the state that no longer exist, one sentence each."""
+    lost: Answer[Sequence[LostPart]] | None = None
+    """What the state names beside the server, or the server reads at a start, and no longer exists. `unread`: what may be lost too."""
     labels: Answer[Sequence[FoundResource]] | None = None
     """What Google has under the labels of the stack, and what its state names. Absent: every list was read."""
     locks: Sequence[StackLock] | None = None
@@ -206,6 +217,22 @@ class StackFacts:
     def recorded(self) -> StatedResource | None:
         """The server that the state names; None without one."""
         return self.declared if self.declared is not None and self.declared.is_recorded else None
+
+    @property
+    def losses(self) -> Sequence[str]:
+        """What is known to be lost, one sentence each."""
+        return [part.sentence for part in self.lost.value] if isinstance(self.lost, Present) else ()
+
+    @property
+    def fix_of_loss(self) -> str:
+        """Command that brings back what no `up` does; empty without such a loss."""
+        lost = self.lost.value if isinstance(self.lost, Present) else ()
+        return next((part.fix for part in lost if part.fix), "")
+
+    @property
+    def is_whole(self) -> bool:
+        """True if all that the state names was looked at, and exists."""
+        return isinstance(self.lost, Present) and not self.lost.value and not self.lost.unread
 
     @property
     def is_unrecorded(self) -> bool:

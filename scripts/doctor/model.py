@@ -13,6 +13,7 @@ from google.auth.exceptions import GoogleAuthError
 
 from gemma_serving.cloud.google_session import GoogleListError
 from gemma_serving.cloud.hub import connection_error, main_commit
+from gemma_serving.cloud.registry import ask_registry
 from gemma_serving.cloud.secret_values import UnusableVersionError, read_secret
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.secret_payload import UnusableSecretError, store_command, usable_secret
@@ -32,19 +33,11 @@ from gemma_serving.stacks.bucket_weights import staged_weights
 from gemma_serving.stacks.extra_checkpoints import extra_checkpoints, staging_command
 from gemma_serving.stacks.planned import to_question
 
-REGISTRY: Final = "https://registry-1.docker.io"
-TOKENS: Final = "https://auth.docker.io/token"
 _LIMIT_S: Final = 4.0
 _NOT_FOUND: Final = 404
 _UNAUTHORIZED: Final = 401
 _NOT_SHOWN: Final = {_UNAUTHORIZED, 403, _NOT_FOUND}
 """Statuses of Artifact Registry for an image that does not exist, or that the caller cannot read."""
-_MANIFEST_TYPES: Final = (
-    "application/vnd.oci.image.index.v1+json",
-    "application/vnd.docker.distribution.manifest.list.v2+json",
-    "application/vnd.oci.image.manifest.v1+json",
-    "application/vnd.docker.distribution.manifest.v2+json",
-)
 _SECRETS: Final = ("secretmanager", "roles/secretmanager.viewer")
 
 
@@ -292,20 +285,3 @@ def _image_fix(image: ImageSettings, checkup: Checkup) -> str:
         f"gcloud artifacts repositories add-iam-policy-binding {repository} --location={location} --project={project}"
     )
     return f"push it, or, if it is there: {grant} --member={checkup.member} --role=roles/artifactregistry.reader"
-
-
-def ask_registry(repository: str, digest: str, session: requests.Session) -> requests.Response:
-    """Request a manifest's headers from Artifact Registry with the caller's session, or from Docker Hub without an account."""
-    simulated = os.environ.get("LOCALCLOUD_URL")
-    headers = {"Accept": ", ".join(_MANIFEST_TYPES)}
-    if in_artifact_registry(repository):
-        host, _, name = repository.partition("/")
-        registry = f"{simulated}/registry/{host}" if simulated else f"https://{host}"
-        return session.head(f"{registry}/v2/{name}/manifests/{digest}", headers=headers, timeout=_LIMIT_S)
-    registry = f"{simulated}/registry/registry-1.docker.io" if simulated else REGISTRY
-    tokens = f"{simulated}/registry/auth.docker.io/token" if simulated else TOKENS
-    scope = {"service": "registry.docker.io", "scope": f"repository:{repository}:pull"}
-    granted = requests.get(tokens, params=scope, timeout=_LIMIT_S)
-    granted.raise_for_status()
-    headers["Authorization"] = f"Bearer {granted.json()['token']}"
-    return requests.head(f"{registry}/v2/{repository}/manifests/{digest}", headers=headers, timeout=_LIMIT_S)

@@ -15,8 +15,8 @@ from gemma_serving.cloud.capacity import (
     capacity_names,
 )
 from gemma_serving.cloud.clock import GOOGLE_CLOCK
-from gemma_serving.cloud.google_api import GoogleApi, GoogleListError, connect, lookup, lookup_resource
-from gemma_serving.cloud.kinds import ACCOUNT, BUCKET, BY_TYPE, INSTANCE, NODE, QUEUED, SERVICE, by_name
+from gemma_serving.cloud.google_api import GoogleApi, GoogleListError, lookup_resource
+from gemma_serving.cloud.kinds import ACCOUNT, BY_TYPE, INSTANCE, NODE, QUEUED, SERVICE, by_name
 from gemma_serving.cloud.search import resource_of
 from gemma_serving.cloud.service_traffic import known_shares
 from gemma_serving.cloud.shortage import read_instance_shortage, read_shortage
@@ -35,7 +35,6 @@ from gemma_serving.contracts.guest_attributes import (
 from gemma_serving.contracts.labels import PRODUCT, Ownership
 from gemma_serving.contracts.naming import Names, NamingError
 from gemma_serving.contracts.resource_types import (
-    BUCKET_TYPE,
     CAPACITY_COMPONENT,
     CAPACITY_TYPE,
     SERVICE_COMPONENT,
@@ -106,27 +105,6 @@ def named_server(state: StackState) -> StatedResource:
     assert tpu is not None  # noqa: S101 - settings have one of the two blocks
     inputs = {"project": project, "queuedResourceId": name, "zones": list(tpu.zones), "api": tpu.api}
     return replace(server_of({"type": CAPACITY_TYPE, "inputs": inputs}), is_recorded=False)
-
-
-def lost_parts(state: StackState) -> Sequence[str]:
-    """Return the stack's buckets and current secret versions that no longer exist, one sentence each. Raises ScriptError if one is unknown."""
-    buckets = [as_mapping(item.get("outputs")) for item in state.by_urn.values() if item.get("type") == BUCKET_TYPE]
-    lost = [
-        str(one.get("name"))
-        for one in buckets
-        if _read(connect(str(one.get("project"))), BUCKET, [str(one.get("name"))]) is None
-    ]
-    again = f"If it had the weights, run `gemma stage_model {state.stack}` after `gemma up {state.stack}`."
-    found = [f"Bucket {name} no longer exists, so no server can start from its files. {again}" for name in lost]
-    for version in secret_versions(state).values():
-        match lookup(connect(*state.projects[:1]), "secretmanager", f"v1/{version}"):
-            case Unknown(why=why):
-                raise ScriptError(why)
-            case Present(value=document) if document.get("state") != "DESTROYED":
-                continue
-            case _:
-                found.append(f"{version} was destroyed, so no server that reads it can start again.")
-    return found
 
 
 def secret_versions(state: StackState) -> Mapping[str, str]:

@@ -1,4 +1,4 @@
-"""Read what exists of one stack: the state, Google's report on its server, its buckets and its locks."""
+"""Read what exists of one stack: the state, Google's report on its server and its other resources, and its locks."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -18,13 +18,13 @@ from gemma_serving.engine.state import StackState
 from gemma_serving.scripts.stack.deployed_server import (
     cloud_facts,
     has_server_component,
-    lost_parts,
     named_server,
     serving,
     stated_parts,
 )
 from gemma_serving.scripts.stack.held_networks import NOT_ASKED, held_network, is_held
 from gemma_serving.scripts.stack.labelled import search_stacks, searched_stacks
+from gemma_serving.scripts.stack.lost_parts import lost_parts
 from gemma_serving.scripts.stack.own_runs import is_destroyed, is_interrupted, remembered_refusal
 from gemma_serving.scripts.stack.unfinished_teardown import is_unfinished
 
@@ -87,7 +87,7 @@ def read_facts(state: StackState, *parts: Part, limit_s: float) -> StackFacts:
     if found is not None and asks_server:
         queries["server"] = lambda: _report(found, state.former_name or state.stack, costs=costs)
     if found is not None and "lost" in parts:
-        queries["lost"] = lambda: Present(lost_parts(state))  # calls nothing without a bucket or a secret
+        queries["lost"] = lambda: lost_parts(state)
     if "labels" in parts:
         queries["labels"] = lambda: _labelled(state)
     if facts.held:

@@ -113,11 +113,10 @@ def _without_server(facts: StackFacts) -> ServesNow:
 def differs(facts: StackFacts) -> Sequence[str]:
     """Return what differs, or may differ, between Google and the state, one sentence each. `up` then compares them first, and undoes it."""
     serves = serves_now(facts)
-    lost = facts.lost.value if isinstance(facts.lost, Present) else ()
     found = [serves.why] if serves.word in {"ended", "unknown"} else changed_by_hand(facts)
     # Without a refresh, the engine tries again only what failed in its own last run.
     failed = "" if facts.recorded is not None and facts.recorded.has_failed else failure_of(facts)
-    return [*found, *filter(None, [failed]), *lost]
+    return [*found, *filter(None, [failed]), *facts.losses]
 
 
 def next_start(stack: str) -> str:

@@ -134,6 +134,8 @@ def _known(state: StackState, request: StatusRequest, clock: Clock) -> tuple[Sta
     phase = facts.cloud.phase if facts.cloud is not None else None
     read = {STATE: facts.state, GOOGLE: facts.server, LOST: facts.lost, AGENT: phase}
     unanswered |= {source: part.why for source, part in read.items() if isinstance(part, Unknown)}
+    if isinstance(facts.lost, Present) and facts.lost.unread:
+        unanswered[LOST] = facts.lost.unread
     if facts.cloud is not None and facts.cloud.has_ended:
         not_asked = None
         answers.pop("endpoint", None)
@@ -183,7 +185,6 @@ def _status(facts: StackFacts, answers: _Answers, now: datetime, api: InOut | No
     counted = (server.tokens, server.started_s) if server and server.tokens and server.started_s else None
     found = facts.declared if facts.recorded is not None or facts.is_unrecorded else None
     target = outputs.target if outputs else None if found is None else "tpu" if found.kind in CAPACITY else "cloud-run"
-    lost = facts.lost.value if isinstance(facts.lost, Present) else ()
     return StackStatus(
         stack=facts.stack,
         deployed=outputs is not None and facts.recorded is not None,
@@ -198,7 +199,7 @@ def _status(facts: StackFacts, answers: _Answers, now: datetime, api: InOut | No
         price=token_price(cloud, outputs, counted, tokens, api=api, now=now) if cloud and outputs and tokens else None,
         drift=(
             *drift_of(facts, target),
-            *lost,
+            *facts.losses,
             *answers.get("refresh", ()),
         ),
         refreshed="refresh" in answers,

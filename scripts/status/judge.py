@@ -103,6 +103,7 @@ def _commands(status: StackStatus, facts: StackFacts) -> Iterator[tuple[bool, st
     yield pending, "{up}"
     yield google in WAITING_STATES or (cloud is not None and not status.deployed), "{up}"
     yield google == ACTIVE and recorded_state(facts) in WITHOUT_MACHINE, "{up}"
+    yield bool(facts.fix_of_loss), facts.fix_of_loss
     yield bool({*status.drift} - {moved_traffic(facts)}), "gemma up {stack} --refresh"
     yield cloud is None, "gemma doctor {stack}"
     yield status.server is not None and status.server.health != HEALTHY, "gemma logs {stack}"

@@ -14,7 +14,7 @@ SCHEMA_VERSION: Final = 2
 
 STATE = "state"
 GOOGLE = "google"
-LOST = "buckets and secrets"
+LOST = "other resources"
 AGENT = "agent"
 ENDPOINT = "endpoint"
 REFRESH = "refresh"

@@ -101,9 +101,10 @@ def deploy(facts: StackFacts, settings: Settings, request: UpRequest) -> ExitCod
         if not (request.dry_run or is_stored):
             request.write_settings()
             engine_up(stack, settings, options, None, steps=0, known=[*messages, *warnings], program=program)
-        end = _unchanged(stack, unchanged, changed_by_hand(facts), is_compared=bool(refresh))
+        end = _unchanged(facts, unchanged, is_compared=bool(refresh))
         ends = [end, *filter(None, [start_in_progress(facts)])]
-        request.show(f"{stack}: changes nothing", [*shown, *ends], document, plan)
+        said = [text for text in shown if text not in facts.losses]
+        request.show(f"{stack}: changes nothing", [*said, *ends], document, plan)
         _require_no_failure(facts)
         return ExitCode.DONE
     limits = ""
@@ -168,19 +169,25 @@ def _previewed(
     return now, last, plan
 
 
-def _unchanged(stack: str, unchanged: int, by_hand: Sequence[str], *, is_compared: bool) -> str:
-    """Return that nothing changes, as a sentence. After a comparison, the state has what differed before."""
-    compared = "are as Google reports them" if is_compared else "are up to date"
-    return f"{stack}: no changes{' to make, and the state has this now' if by_hand else ''}; {unchanged} resources {compared}."
+def _unchanged(facts: StackFacts, unchanged: int, *, is_compared: bool) -> str:
+    """Return that nothing changes, and what was compared, as sentences. After a comparison, the state has what differed before."""
+    has_now = " to make, and the state has this now" if changed_by_hand(facts) else ""
+    start = f"{facts.stack}: no changes{has_now}; {unchanged} resources"
+    if is_compared:
+        return f"{start} are as Google reports them."
+    exist = "exist" if facts.is_whole else "are as in the state"
+    return f"{start} {exist}. To compare each with Google, run `gemma up {facts.stack} --refresh`."
 
 
 def _require_no_failure(facts: StackFacts) -> None:
-    """Raise ScriptError if the server failed or its agent does not report, although the engine sees no difference."""
+    """Raise ScriptError if the server failed, its agent does not report or a file that it reads is lost, although the engine sees no difference."""
     if text := old_report(facts):
         raise ScriptError(text)
     if failure_of(facts):
         failure = failure_of(with_known_cause(read(facts.stack), facts))
         raise ScriptError(f"{failure} {next_start(facts.stack)}")
+    if facts.losses:  # the engine has all of its own, so these are files and images
+        raise ScriptError(" ".join(facts.losses))
 
 
 def _exists_after_interrupt(stack: str) -> str:

@@ -31,6 +31,7 @@ from gemma_serving.scripts.doctor.api import Diagnosis, read_quotas, require_rea
 from gemma_serving.scripts.stack.costs import found_sentence, lost_files, reported_costs
 from gemma_serving.scripts.stack.deployed_server import CAPACITY
 from gemma_serving.scripts.stack.facts import read_facts
+from gemma_serving.scripts.stack.lost_parts import old_grants_sentence
 from gemma_serving.scripts.stack.old_limits import old_limits
 from gemma_serving.scripts.stack.serves import short_identity
 from gemma_serving.scripts.stack.settings import stack_settings
@@ -72,7 +73,7 @@ def prepared_stack(stack: str, *, dry_run: bool) -> Generator[tuple[StackFacts, 
     facts = read_facts(state, "server", "lost", "locks", *(("labels",) if is_lost else ()), limit_s=_ANSWER_LIMIT_S)
     if isinstance(facts.labels, Present) and state.status == "missing":
         may_take_over(stack, facts.labels.value, unread=facts.labels.unread, dry_run=dry_run)
-    _require_zone(settings, facts)
+    _require_free_way(settings, facts)
     if not dry_run:
         replace_cut_off(state)  # before the checks, because the staging that they ask for needs a state
     has_ended = facts.cloud is not None and facts.cloud.has_ended
@@ -138,8 +139,10 @@ def _require_same_project(stack: str) -> None:
         )
 
 
-def _require_zone(settings: Settings, facts: StackFacts) -> None:
-    """Raise CommandRefusedError if an interrupted `up` has running capacity in a zone that the settings no longer list."""
+def _require_free_way(settings: Settings, facts: StackFacts) -> None:
+    """Raise CommandRefusedError if Google keeps grants of a deleted account, or for running capacity in a zone that the settings no longer list."""
+    if isinstance(facts.lost, Present) and (text := old_grants_sentence(facts.stack, facts.lost.value)):
+        raise CommandRefusedError(text)
     tpu, cloud = settings.tpu, facts.cloud
     is_interrupted = facts.declared is not None and not facts.declared.outputs
     if tpu is None or cloud is None or not is_interrupted or tpu.allow_replace_active:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from unittest.mock import patch
 
 import pytest
@@ -252,15 +253,22 @@ class World:
 
 @contextlib.contextmanager
 def open_world(
-    scenario: Scenario | None = None, *, speed: float = DEFAULT_SPEED, places: Mapping[str, str] = PLACES
+    scenario: Scenario | None = None,
+    *,
+    speed: float = DEFAULT_SPEED,
+    places: Mapping[str, str] = PLACES,
+    state: Path | None = None,
 ) -> Generator[World]:
-    """Run a local cloud with instant operations, and point this process at it. `speed`: simulated seconds per real second."""
+    """Run a local cloud with instant operations, and point this process at it.
+
+    `speed`: simulated seconds per real second. `state`: its folder, of which it begins with what another cloud left.
+    """
     before, scenario = dict(os.environ), scenario or Scenario(operations=OperationDurations(instant=True))
     with (
         patch.dict(REGIONS, dict(places), clear=True),
         # It reads the whole environment twice for each call, a fifth of the call's time. The cloud listens on the loopback address.
         patch("requests.sessions.get_environ_proxies", return_value={}),
-        idle_cloud.start(scenario=scenario, speed=speed) as cloud,
+        idle_cloud.start(state=state, scenario=scenario, speed=speed) as cloud,
     ):
         for name in [name for name in os.environ if name.startswith(("GOOGLE_", "CLOUDSDK_"))]:
             del os.environ[name]

@@ -20,6 +20,7 @@ from tests.engine.conftest import (
     assert_nowhere_in_clear,
     open_workspace,
 )
+from tests.engine.losses import unsaid_losses
 from tests.engine.test_next_commands import CHANGES, OF_BOTH, OF_ONE, QUICK, RUN, World
 from tests.scripts.stack.following import drawn
 
@@ -110,6 +111,12 @@ def test_nothing_changes_right_after_up(workspace, deployed):
     record = RunRecord.of(workspace.get("iam", account)["description"])
     assert len(record.runs) == 1, "what the update has started is recorded, and shows nowhere"
     workspace.assert_no_changes(STACK, "--refresh")
+
+
+def test_each_thing_of_the_stack_that_is_deleted_by_hand_is_named(workspace, deployed, tmp_path):
+    """tests/engine/losses.py draws them from the cloud's own store."""
+    unsaid, tried, not_looked_at = unsaid_losses(workspace, STACK, tmp_path)
+    assert (unsaid, tried > 25, not_looked_at) == ([], True, {"gcp:cloudrunv2/service:Service"})
 
 
 @pytest.mark.long

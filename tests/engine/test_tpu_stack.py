@@ -27,6 +27,7 @@ from tests.engine.conftest import (
     assert_golden_urns,
     assert_nowhere_in_clear,
 )
+from tests.engine.losses import unsaid_losses
 from tests.vm_agent.packed import unpacked
 
 STACK = "tpu-v6e4"
@@ -127,6 +128,12 @@ def test_nothing_changes_right_after_up_and_the_ssh_key_of_a_tunnel_is_no_drift(
     assert workspace.served_length(STACK) == 16384
     assert "ssh-rsa" in node_of(workspace)["metadata"]["ssh-keys"]
     workspace.assert_no_changes(STACK, "--refresh")
+
+
+def test_each_thing_of_the_stack_that_is_deleted_by_hand_is_named(workspace, deployed, tmp_path):
+    """tests/engine/losses.py draws them from the cloud's own store."""
+    unsaid, tried, not_looked_at = unsaid_losses(workspace, STACK, tmp_path)
+    assert (unsaid, tried > 25, not_looked_at) == ([], True, {CAPACITY})
 
 
 @pytest.mark.long

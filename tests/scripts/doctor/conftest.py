@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from google.oauth2 import service_account
 
+from gemma_serving.cloud import registry
 from gemma_serving.cloud.staging.bucket import WeightsBucket
 from gemma_serving.cloud.staging.copying import CopyPlan, stage
 from gemma_serving.cloud.staging.sources import FolderSource
@@ -309,12 +310,12 @@ def world(tmp_path, monkeypatch, capsys):
         monkeypatch.setenv("HF_ENDPOINT", f"{cloud.base_url}/hub")
         monkeypatch.setenv("HF_HOME", str(tmp_path))
         monkeypatch.delenv("HF_TOKEN", raising=False)
-        monkeypatch.setattr(model, "REGISTRY", f"{cloud.base_url}/registry/registry-1.docker.io")
-        monkeypatch.setattr(model, "TOKENS", f"{cloud.base_url}/registry/auth.docker.io/token")
+        monkeypatch.setattr(registry, "REGISTRY", f"{cloud.base_url}/registry/registry-1.docker.io")
+        monkeypatch.setattr(registry, "TOKENS", f"{cloud.base_url}/registry/auth.docker.io/token")
         monkeypatch.setattr(runner, "run", world.engine.run)
         monkeypatch.setattr(RunRecorder, "past_limits", lambda _: Absent())
         monkeypatch.setattr(oauth, "new_private_key", KEY_OF_ALL)
-        for module, name in ((model, "_LIMIT_S"), (bucket_weights, "LIMIT_S")):
+        for module, name in ((model, "_LIMIT_S"), (registry, "_LIMIT_S"), (bucket_weights, "LIMIT_S")):
             monkeypatch.setattr(module, name, 60.0)  # a busy machine needs more than a user would wait
         # google-auth looks up a regional boundary at Google's own address, which no variable redirects.
         lookup = "_is_regional_access_boundary_lookup_required"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gemma_serving.cloud import registry
 from gemma_serving.contracts import installation
 from gemma_serving.contracts.errors import CommandRefusedError
 from gemma_serving.contracts.resource_types import CAPACITY_TYPE
@@ -16,7 +17,7 @@ from gemma_serving.engine import runner
 from gemma_serving.engine import state as state_module
 from gemma_serving.engine.state import StackState
 from gemma_serving.scripts.cli.command import run_command
-from gemma_serving.scripts.doctor import checkup, machine, model
+from gemma_serving.scripts.doctor import checkup, machine
 from gemma_serving.scripts.doctor.__main__ import COMMAND
 from gemma_serving.scripts.doctor.checkup import concurrently
 from gemma_serving.scripts.doctor.diagnosis import DoctorCheck, missing, ok, unknown
@@ -72,7 +73,7 @@ def test_a_ready_project_is_all_ok_for_a_cloud_run_stack(world):
 def offline(world):
     """Let this machine reach neither the hub nor the registry."""
     world.environment.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
-    world.environment.setattr(model, "TOKENS", "http://127.0.0.1:1/token")
+    world.environment.setattr(registry, "TOKENS", "http://127.0.0.1:1/token")
 
 
 NO_OFFERS = rows.fails("tpu.projects.locations.acceleratorTypes.list", 403)

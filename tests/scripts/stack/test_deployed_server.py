@@ -11,11 +11,10 @@ from gemma_serving.contracts.guest_attributes import NOT_IDLE
 from gemma_serving.contracts.labels import StackLimits
 from gemma_serving.contracts.resource_types import CAPACITY_COMPONENT, SERVICE_COMPONENT
 from gemma_serving.contracts.serving_document import DOCUMENT_METADATA_KEY, document_hash
-from gemma_serving.contracts.three_answers import Absent, Present, Unknown
+from gemma_serving.contracts.three_answers import Absent
 from gemma_serving.scripts.smoke.failure import ServerFailure
-from gemma_serving.scripts.stack import deployed_server
 from gemma_serving.scripts.stack import facts as stack_facts
-from gemma_serving.scripts.stack.deployed_server import cloud_facts, lost_parts, serving
+from gemma_serving.scripts.stack.deployed_server import cloud_facts, serving
 from gemma_serving.scripts.stack.facts import read_facts
 from gemma_serving.scripts.stack.serves import serves_now
 from gemma_serving.scripts.status.render import _idle, _notes
@@ -264,28 +263,3 @@ def test_what_an_api_that_is_off_hides_is_not_missing(world, api):
     found = state(stack_resource(), queued() if api == "tpu" else service())
     with pytest.raises(ScriptError, match=f"Google returned an error: the API {api}.googleapis.com is off"):
         facts(world, found)
-
-
-def test_a_bucket_that_no_longer_exists_is_said_and_one_that_cannot_be_read_is_unknown(world, monkeypatch):
-    monkeypatch.setattr(deployed_server, "connect", lambda _project: world.api)
-    outputs = {"name": "gemma-x-models", "project": PROJECT}
-    found = state(stack_resource(), service(), resource("gcp:storage/bucket:Bucket", "models", outputs=outputs))
-    (said,) = lost_parts(found)
-    assert said.startswith("Bucket gemma-x-models no longer exists, so no server can start from its files.")
-    world.call("POST", "storage", f"storage/v1/b?project={PROJECT}", {"name": "gemma-x-models", "location": "US"})
-    assert lost_parts(found) == []
-    monkeypatch.setattr(deployed_server, "lookup_resource", lambda *_: Unknown("no answer"))
-    with pytest.raises(ScriptError, match="no answer"):
-        lost_parts(found)
-
-
-@pytest.mark.parametrize("status", ["ENABLED", "DISABLED", "DESTROYED", ""])
-def test_a_secret_version_is_lost_if_it_was_destroyed_or_deleted(monkeypatch, status):
-    version = f"projects/{PROJECT}/secrets/gemma-x-api-key/versions/2"
-    component = resource("gemma-serving:index:ApiKeySecret", "api-key", outputs={"versionName": version})
-    found = state(stack_resource(), service(), component, resource("gcp:secretmanager/secret:Secret", "api-key"))
-    answer = Present({"state": status}) if status else Absent()
-    monkeypatch.setattr(deployed_server, "connect", lambda *_: None)
-    monkeypatch.setattr(deployed_server, "lookup", lambda *_: answer)
-    gone = [f"{version} was destroyed, so no server that reads it can start again."]
-    assert lost_parts(found) == (gone if status in {"DESTROYED", ""} else [])

@@ -6,7 +6,7 @@ import pytest
 
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.resource_types import CAPACITY_COMPONENT, SERVICE_COMPONENT
-from gemma_serving.contracts.stack_facts import CloudFacts
+from gemma_serving.contracts.stack_facts import CloudFacts, LostPart
 from gemma_serving.contracts.three_answers import Absent, Present, Unknown
 from gemma_serving.engine.state import StackState
 from gemma_serving.scripts.stack import facts as stack_facts
@@ -91,7 +91,7 @@ RUN = service(0, uri="https://s")
 @pytest.mark.parametrize(
     ("server", "cloud", "lost", "said"),
     [
-        (RUN, SERVES, Present(["It is gone."]), ["It is gone."]),
+        (RUN, SERVES, Present([LostPart("It is gone.")]), ["It is gone."]),
         (RUN, SERVES, Unknown("no answer"), []),
         (RUN, replace(SERVES, stored="x-2"), None, ["The revision was changed outside Pulumi: x-2 instead of x-1."]),
         (RUN | {"initErrors": ["It failed."]}, replace(SERVES, stored="x-2"), None, []),

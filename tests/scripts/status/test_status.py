@@ -246,6 +246,7 @@ def planted(monkeypatch, tmp_path):
     monkeypatch.setattr(collect.states, "read", lambda _: state(stack_resource(auth="none"), service()))
     monkeypatch.setattr(stack_facts, "stack_locks", lambda _: ())
     monkeypatch.setattr(stack_facts, "connect", lambda _: None)
+    monkeypatch.setattr(stack_facts, "lost_parts", lambda _: Present([]))
     ready = CloudFacts(state="READY", place="us-east4", running="r-1")
     monkeypatch.setattr(stack_facts, "cloud_facts", lambda *_, **__: ready)
     monkeypatch.setattr(collect, "server_facts", lambda *_, **__: ServerFacts(health="ready"))

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
-from gemma_serving.contracts.stack_facts import CloudFacts, StackFacts, StatedResource
+from gemma_serving.contracts.stack_facts import CloudFacts, LostPart, StackFacts, StatedResource
 from gemma_serving.contracts.three_answers import Absent, Present, Unknown
 from gemma_serving.engine.state import StackState
 from gemma_serving.scripts.doctor.api import Diagnosis
@@ -82,7 +82,7 @@ def test_each_step_of_an_up_is_made_in_its_case(state, labels, server, dry_run):
         patch.setattr(starting.runner, "pulumi", note("engine"))
         patched(patch, stack_settings=note("settings"), stack_locks=lambda _: [], _readable_state=lambda _: state)
         patched(patch, _require_same_project=note("same project"), lost_files=lambda _: ["A file is gone."])
-        patched(patch, home_region=note("region"), _require_plan=note("plan"), _require_zone=note("zone"))
+        patched(patch, home_region=note("region"), _require_plan=note("plan"), _require_free_way=note("zone"))
         patched(patch, may_take_over=note("take over"), width_of=lambda _: None)
         patched(patch, read_facts=note("read", known), replace_cut_off=note("replace"), report_unknown=lambda _: None)
         patched(patch, require_ready=note("ready", ()), print_progress=note("print"), forget=note("forget"))
@@ -119,16 +119,23 @@ def test_each_step_of_an_up_is_made_in_its_case(state, labels, server, dry_run):
     st.none() | st.tuples(st.sampled_from([["a"], ["a", "b"]]), st.booleans()),
     st.sampled_from([None, declared("k"), declared("k", name="n")]),
     st.none() | st.tuples(st.sampled_from(["ACTIVE", "PROVISIONING"]), st.sampled_from(["a", "b"])),
+    st.sampled_from([None, Unknown("no answer"), Present([LostPart("It is gone.")])]),
+    st.booleans(),
 )
-def test_only_running_capacity_of_an_interrupted_up_outside_the_zones_is_refused(tpu, known, capacity):
+def test_only_grants_of_a_deleted_account_and_running_capacity_outside_the_zones_are_refused(
+    tpu, known, capacity, lost, is_deleted
+):
     chosen = SimpleNamespace(tpu=tpu and SimpleNamespace(zones=tpu[0], allow_replace_active=tpu[1]))
     server = None if capacity is None else Present(CloudFacts(state=capacity[0], place=capacity[1]))
     is_interrupted = known is not None and not known.outputs
     is_elsewhere = tpu and capacity and capacity[0] == "ACTIVE" and capacity[1] not in tpu[0]
     is_refused = is_interrupted and is_elsewhere and not tpu[1]
     said = r"^The capacity in b is ACTIVE\. .* Add b to `tpu\.zones`, or set `tpu\.allowReplaceActive: true` to delete"
+    if is_deleted:
+        lost, is_refused = Present([LostPart("It went.", commands=["gcloud a", "gcloud b"])]), True
+        said = r"^Google keeps 2 grants of a deleted account, .* then `gemma up x`:\n  gcloud a\n  gcloud b$"
     with pytest.raises(CommandRefusedError, match=said) if is_refused else nullcontext():
-        starting._require_zone(chosen, facts_of(declared=known, server=server))
+        starting._require_free_way(chosen, facts_of(declared=known, server=server, lost=lost))
 
 
 HASHES = st.sampled_from([None, "a" * 64, "b" * 64])

@@ -270,9 +270,12 @@ def test_without_changes_an_update_runs_only_if_it_may_write_what_no_preview_sho
     def updates(*words, stored=True, written="2026-07-01T00:00:00.123456789Z"):
         engine.preview, engine.state = {**preview_of(), "isStored": stored}, replace(engine.state, written=written)
         engine.updates.clear()
-        assert ended(ExitCode.DONE, *words).out == (
-            f"{STACK}: no changes; 3 resources are {'as Google reports them' if words else 'up to date'}.\n"
+        end = (
+            "as Google reports them."
+            if words
+            else f"as in the state. To compare each with Google, run `gemma up {STACK} --refresh`."
         )
+        assert ended(ExitCode.DONE, *words).out == (f"{STACK}: no changes; 3 resources are {end}\n")
         return len(engine.updates)
 
     assert [updates(), updates()] == [1, 0]
