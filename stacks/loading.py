@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -222,9 +223,7 @@ def _no_settings(path: Path) -> str:
     if outside:
         return f"{path.name}: {outside} is not below config:. Indent each {PRODUCT}: key by two spaces."
     if f"{PRODUCT}:" in (committed_text(path.name, path.parent) or ""):
-        return (
-            f"{path.name} has no settings, but its committed version has. Run `git checkout {path.name}` to restore it."
-        )
+        return f"{path.name} has no settings, but its committed version has. Run `git checkout {shlex.quote(path.name)}` to restore it."
     return (
         f"{path.name} has no settings of this project. Set {PRODUCT}:target and {PRODUCT}:model below config:. If the stack is deployed, "
         f"run `{refresh_command(stack_of_file(path.name))}`, which writes its settings."
@@ -325,12 +324,12 @@ def _sentence(problem: Problem, origin: str, values: Mapping[str, object]) -> st
     if problem.kind == "unknown":
         if key in known_keys(PRODUCT):
             return f"{origin}: {PRODUCT}:{key} is not used with target {values.get('target')}; remove it or change the target."
-        block, stack = str(problem.place[0]).partition(".")[0], f"--stack {stack_of_file(origin)}"
+        block, stack = str(problem.place[0]).partition(".")[0], f"--stack {shlex.quote(stack_of_file(origin))}"
         if block != problem.place[0] and block in known_keys(PRODUCT):
-            value = part_at(values, problem.place)
+            value, word = part_at(values, problem.place), shlex.quote(f"{PRODUCT}:{key}")
             return (
-                f"{origin}: {PRODUCT}:{key} is not below {PRODUCT}:{block}. Run `pulumi config rm {PRODUCT}:{key} {stack}`, then "
-                f"`pulumi config set --path {PRODUCT}:{key} {value} {stack}`."
+                f"{origin}: {PRODUCT}:{key} is not below {PRODUCT}:{block}. Run `pulumi config rm {word} {stack}`, then "
+                f"`pulumi config set --path {word} {shlex.quote(str(value))} {stack}`."
             )
         return f"{origin}: {PRODUCT}:{key} is not a known setting{_suggestion(problem.place)}{_odd(key)}"
     if problem.kind == "missing":

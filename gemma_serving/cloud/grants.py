@@ -96,7 +96,7 @@ class PolicyHolder:
         named = dict.fromkeys(("bucket", "secretId", "serviceAccountId", "repository", "name"), self.name)
         inputs = last_segments({"project": self.project, "location": location, **named})
         words = [POLICIES[_HOLDERS[self.kind][1]].format_map(inputs), f"--member={shlex.quote(member)}"]
-        words.append(f"--role={role}")
+        words.append(f"--role={shlex.quote(role)}")
         if condition:
             words.append(f"--condition={shlex.quote(_condition_flag(condition))}")
         elif self.kind != "bucket":

@@ -142,7 +142,7 @@ def own_sources() -> Sequence[str]:
     if missing:
         raise CommandRefusedError(
             f"Not in {folder}: {missing}. Put it there, or install from a clone: "
-            f"`{sys.executable} -m pip install --force-reinstall --no-deps CLONE`."
+            f"`{shlex.quote(sys.executable)} -m pip install --force-reinstall --no-deps CLONE`."
         )
     return [str(wheel) for wheel in wheels]
 

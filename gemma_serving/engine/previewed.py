@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import shlex
 import tarfile
 import tempfile
 from collections.abc import Generator, Mapping, Sequence
@@ -64,7 +65,7 @@ def previewed(stack: str, *options: str) -> Mapping[str, object]:
             urn = protected["urn"]
             raise CommandRefusedError(
                 f"The change deletes {type_in(urn)} {urn.rpartition('::')[2]}, which is protected. Nothing was changed. To delete it with its "
-                f"contents, run `pulumi state unprotect '{urn}' --yes --stack {stack}`, then `gemma up {stack}`."
+                f"contents, run `pulumi state unprotect {shlex.quote(urn)} --yes --stack {stack}`, then `gemma up {stack}`."
             ) from None
         raise ScriptError(f"The preview of stack {stack} failed: {error}") from None
 

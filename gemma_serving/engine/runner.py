@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -142,7 +143,7 @@ def run(
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
-            raise ScriptError(f"`pulumi {' '.join(arguments)}` timed out after {limit_s:.0f} s.") from None
+            raise ScriptError(f"`pulumi {shlex.join(arguments)}` timed out after {limit_s:.0f} s.") from None
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import shlex
 from collections.abc import Generator, Sequence
 from functools import lru_cache
 from typing import Final
@@ -76,7 +77,7 @@ def create_state(stack: str) -> None:
     path = runner.project_folder() / f"Pulumi.{stack}.yaml"
     if not can_write_salt(stack):
         raise CommandRefusedError(
-            f"{path} is read-only, but the engine writes the salt of the secrets into it. Nothing was changed. Run `chmod u+w {path}`, or "
+            f"{path} is read-only, but the engine writes the salt of the secrets into it. Nothing was changed. Run `chmod u+w {shlex.quote(str(path))}`, or "
             "use a checkout on a file system that can be written."
         )
     try:

@@ -1,5 +1,6 @@
 """Wheels of the installed version, from which a folder installs."""
 
+import shlex
 import sys
 import zipfile
 from collections.abc import Sequence
@@ -33,7 +34,7 @@ def own_wheels(folder: Path) -> Sequence[Path]:
     if not CHECKOUT and not (wheels[0].is_file() and _is_installed(wheels[0])):
         raise CommandRefusedError(
             f"{sources[0]} has changed since it was installed. "
-            f"Run `{sys.executable} -m pip install --force-reinstall --no-deps '{sources[0]}'`, then the same command again."
+            f"Run `{shlex.quote(sys.executable)} -m pip install --force-reinstall --no-deps {shlex.quote(sources[0])}`, then the same command again."
         )
     return wheels
 
@@ -46,7 +47,7 @@ def _reason(said: str) -> str:
 
 def _next(why: str) -> str:
     if "No module named pip" in why:
-        return f"Run `{sys.executable} -m ensurepip`, then the same command again."
+        return f"Run `{shlex.quote(sys.executable)} -m ensurepip`, then the same command again."
     return "Make it reachable, with the package index, and run the same command again."
 
 

@@ -1,6 +1,7 @@
 """A new stack: its settings file, its plan, and the next commands."""
 
 import json
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -177,7 +178,7 @@ def _provider(path: Path, options: InitOptions) -> str:
     if path.exists() and f"secretsprovider: {url}" not in path.read_text(encoding="utf-8").splitlines():
         raise CommandRefusedError(
             f"{path.name} exists, and --secrets-key cannot change its secrets provider. Remove the option, then run "
-            f"`pulumi stack change-secrets-provider {url} --stack {options.name}`."
+            f"`pulumi stack change-secrets-provider {shlex.quote(url)} --stack {options.name}`."
         )
     return url
 
@@ -255,7 +256,7 @@ def _same_as(config: Path, name: str) -> tuple[Checkpoint, ...]:
     other = f"{sized[0].architecture} in {custom.native_quantization}" if sized else "no size of Gemma 4"
     why = f"{config} describes {other}"
     raise PlanningError(
-        f"{why}, but no tested checkpoint has these weights. To plan it anyway, run `gemma plan --config {config} "
+        f"{why}, but no tested checkpoint has these weights. To plan it anyway, run `gemma plan --config {shlex.quote(str(config))} "
         f"--accelerator A`; in a stack, set model and modelConfig."
     )
 

@@ -8,6 +8,7 @@ import base64
 import contextlib
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -277,7 +278,7 @@ def open_stack_access(outputs: StackOutputs) -> AbstractContextManager[ServerAcc
     if outputs.target == "tpu" and outputs.state in WITHOUT_MACHINE:
         raise AccessError(
             f"the TPU capacity has not arrived: its request in {outputs.location} was {outputs.state} at the end of the last `gemma up`. "
-            f"To check for it, run `gemma up {outputs.labels.get(STACK_LABEL, 'STACK')}`.",
+            f"To check for it, run `gemma up {shlex.quote(outputs.labels.get(STACK_LABEL, 'STACK'))}`.",
         )
     api_key = _stack_api_key(outputs.api_key_secret, outputs.project) if outputs.api_key_secret else _api_key()
     return open_access(

@@ -1,5 +1,6 @@
 """What Google has of stacks: the resources under their labels, and those that their states name."""
 
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -198,7 +199,7 @@ def without_state(stack: str, found: Sequence[FoundResource], unread: str = "") 
     if servers:
         since = f" since {servers[0].created[:16].replace('T', ' ')} UTC" if servers[0].created else ""
         runs = f"Stack {stack} runs in {servers[0].location}{since}"
-    where = f" This folder deployed it with `pulumi login {before}`." if before not in {"", url} else ""
+    where = f" This folder deployed it with `pulumi login {shlex.quote(before)}`." if before not in {"", url} else ""
     return f"{runs}. {found_sentence(found, unread)} The backend {url} has no state of it.{where}"
 
 

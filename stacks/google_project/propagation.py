@@ -6,6 +6,7 @@ The provider `gcp` retries none of them (google/transport/error_retry_predicates
 
 import asyncio
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -142,7 +143,7 @@ def deleted_account_hint(message: str, type_: str, inputs: Mapping[str, object],
     words = POLICIES[type_].format_map(last_segments({"project": project, **inputs}))
     return (
         "Google rejects the grant because the policy still names the deleted account of that e-mail. "
-        f"Run `gcloud {words} --member='{deleted}' --role={inputs.get('role')}`, then "
+        f"Run `gcloud {words} --member={shlex.quote(deleted)} --role={inputs.get('role')}`, then "
         f"`gemma up {pulumi.get_stack()}`."
     )
 

@@ -155,6 +155,62 @@ def test_a_printed_command_is_accepted():
     assert refused == []
 
 
+STACKS = re.compile(r"(?:[a-z_.]*\.)?stack(?:\.name)?|options\.name|pulumi\.get_stack\(\)|stack_of_file\(.+\)")
+"""Names of stacks. `settings_files.stacks_in`, the engine and `labels.owner_of` give none with a character that a shell reads."""
+QUOTED_WORDS = re.compile(
+    r"shlex\.(?:quote|join)\(.*\)|(?:set|refresh|enable)_command\(.*\)|[A-Z_]+(?:\[.+\])?|'[^']*' if .+ else '[^']*'"
+)
+"""Quoted words, commands of functions that quote, and our own: constants and choices of literals."""
+OTHER_WORDS = {
+    "' '.join(argv)": "a command of docker's that failed, shown by the agent",
+    "Path(sys.executable).parent": "the interpreter's folder, inside double quotes",
+    "arguments[0]": "a verb of pulumi",
+    "command": "a command of ours",
+    "entry.name": "a command of ours",
+    "first": "a command of ours",
+    "former": "the name of a stack in labels, which labels.owner_of reads",
+    "inputs.get('role')": "a role that the program declares",
+    "kind": "a type of pulumi config",
+    "kind.key": "a key of the settings",
+    "name": "a stack's name that naming.check_stack_name reads, or a command of ours",
+    "named": "a command of ours",
+    "one": "a command of ours",
+    "owner": "a part of the full name of a secret's version, which Google makes",
+    "project": "a project of the settings, whose schema allows no character that a shell reads",
+    "receipt.stack or '--all'": "a stack's name",
+    "secret": "as owner",
+    "sentences.after_locks(stack, facts.locks)": "a command with a stack's name",
+    "verb": "a verb of pulumi",
+    "version": "as owner",
+    "word": "quoted where it is made",
+    "words": "a command with what the program declares",
+    "write": "a stack's name that was typed",
+}
+"""The other values in a command, each with the reason why a shell reads nothing in it."""
+
+
+def values_in_commands(source):
+    """Yield each value that an f-string puts into a command in backticks, which has more than one word."""
+    for node in ast.walk(ast.parse(source)):
+        parts = node.values if isinstance(node, ast.JoinedStr) else ()
+        texts = [
+            one.value if isinstance(one, ast.Constant) else f"{HOLE}{ast.unparse(one.value)}{HOLE}" for one in parts
+        ]
+        for span in re.findall("`([^`]*)`", "".join(texts)):
+            yield from span.split(HOLE)[1::2] if " " in span else ()
+
+
+def test_no_word_from_outside_is_in_a_command_unless_it_is_quoted():
+    found = {
+        value
+        for path in tracked(*ROOMS)
+        if path.suffix == ".py"
+        for value in values_in_commands(path.read_text(encoding="utf-8"))
+    }
+    others = {value for value in found if not STACKS.fullmatch(value) and not QUOTED_WORDS.fullmatch(value)}
+    assert others == set(OTHER_WORDS)
+
+
 PLANTED = (
     'f"Run `gemma smok {stack}` to check it."',
     'f"Run `gemma logs {stack} --tail 5`."',

@@ -8,6 +8,7 @@ Another bucket is copied within Google. A manifest is deleted before the first c
 
 import hashlib
 import json
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -303,7 +304,7 @@ def prepared_folder(target: WeightsBucket, name: str, files: Sequence[SourceFile
     if extra:
         raise CommandRefusedError(
             f"{uri} has {extra[0]}, which this checkpoint does not have but a server loads. "
-            f"Nothing was changed. Delete it with `gcloud storage rm {uri}/{extra[0]}`, then run this again."
+            f"Nothing was changed. Delete it with `gcloud storage rm {shlex.quote(f'{uri}/{extra[0]}')}`, then run this again."
         )
     for file in files:
         found = present.get(f"{folder}/{file.name}")

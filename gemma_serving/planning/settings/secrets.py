@@ -1,5 +1,6 @@
 """Secrets of a stack: purpose, settings, and the server's environment variables."""
 
+import shlex
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -48,4 +49,4 @@ SECRET_KEYS: Final[tuple[SecretKey, ...]] = tuple(kind.key for kind in KINDS)
 
 def set_command(key: str, stack: str) -> str:
     """Return the command that prompts for a secret, so its value is in no history."""
-    return f"gemma save_token {stack} {key}"
+    return f"gemma save_token {shlex.quote(stack)} {key}"
