@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from typing import Final, Literal, TypeVar
 
@@ -10,7 +11,7 @@ import google.auth
 import google.auth.exceptions
 import requests
 from google.auth.credentials import Credentials
-from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential_jitter
+from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt, wait_exponential_jitter
 
 from gcp_tpu_provider import refusals
 from gemma_serving.cloud import google_session
@@ -24,6 +25,7 @@ from gemma_serving.cloud.google_session import (
     sent,
 )
 from gemma_serving.cloud.kinds import Item, ResourceKind
+from gemma_serving.cloud.troubles import TROUBLES
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.fields import as_mapping, as_sequence
 from gemma_serving.contracts.proof import Asker, Proof
@@ -34,6 +36,8 @@ NO_CREDENTIALS = "No Google credentials found"
 _RETRIED = frozenset({429, 500, 502, 503, 504})
 _ATTEMPTS = 4
 _PAUSES = wait_exponential_jitter(multiplier=0.5, max=8)
+_REPEATED_S = 7.0
+"""Longest sum of the pauses between attempts: each is 0.5 s, doubled, and up to 1 s more."""
 _PROJECT = re.compile(r"(?:/projects/|[?&]project=)([^/:?&]+)")
 _GONE = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.GONE})
 _CAUSES: Mapping[int, Cause] = {HTTPStatus.FORBIDDEN: "denied", HTTPStatus.NOT_IMPLEMENTED: "not simulated"}
@@ -53,7 +57,7 @@ class GoogleApi:
         """Yield the pages of a list method."""
         token = ""
         while True:
-            page = self._ask("GET", endpoint(api) + path, {"pageToken": token} if token else {})
+            page = self._ask("GET", api, path, {"pageToken": token} if token else {})
             yield page
             token = str(page.get("nextPageToken") or "")
             if not token:
@@ -61,11 +65,11 @@ class GoogleApi:
 
     def get(self, api: str, path: str) -> Mapping[str, object]:
         """Return the response of a read method."""
-        return self._ask("GET", endpoint(api) + path, {})
+        return self._ask("GET", api, path, {})
 
     def post(self, api: str, path: str, body: Mapping[str, object]) -> Mapping[str, object]:
         """Return the response of a read method with a body."""
-        return self._ask("POST", endpoint(api) + path, {}, body)
+        return self._ask("POST", api, path, {}, body)
 
     def change(
         self,
@@ -77,27 +81,29 @@ class GoogleApi:
         parameters: Mapping[str, str] | None = None,
     ) -> Mapping[str, object]:
         """Replace or change a resource and return the response."""
-        return self._ask(verb, endpoint(api) + path, parameters or {}, body)
+        return self._ask(verb, api, path, parameters or {}, body)
 
     def delete(
         self, api: str, path: str, proof: Proof, asker: Asker, *, parameters: Mapping[str, str]
     ) -> Mapping[str, object]:
         """Delete the resource that the proof names, and return the response. Raises NotOwnedError too."""
         proof.require(asker)
-        return self._ask("DELETE", endpoint(api) + path, parameters)
+        return self._ask("DELETE", api, path, parameters)
 
     def _ask(
-        self, verb: str, url: str, parameters: Mapping[str, str], body: Mapping[str, object] | None = None
+        self, verb: str, api: str, path: str, parameters: Mapping[str, str], body: Mapping[str, object] | None = None
     ) -> Mapping[str, object]:
+        url = endpoint(api) + path
         attempts = Retrying(
             retry=retry_if_exception(_may_pass),
             stop=stop_after_attempt(_ATTEMPTS),
             wait=_PAUSES,
+            before_sleep=partial(_repeats, api),
             reraise=True,
         )
         given = {"params": parameters, "json": body, "timeout": CALL_LIMIT_S, "auth": self._counted(url)}
         try:
-            return attempts(sent, self.session, verb, url, **given)
+            answer = attempts(sent, self.session, verb, url, **given)
         except google.auth.exceptions.TransportError as error:
             raise NoConnectionError(url, error) from None
         except google.auth.exceptions.GoogleAuthError as error:
@@ -106,11 +112,13 @@ class GoogleApi:
             if isinstance(error, GoogleListError) and error.status == HTTPStatus.UNAUTHORIZED:
                 raise RejectedLoginError from None
             if not _may_pass(error):
+                TROUBLES.answered(api)
                 raise
             if isinstance(error, requests.ConnectionError):
                 raise NoConnectionError(url, error) from None
-            why = f"HTTP {error.status}" if isinstance(error, GoogleListError) else type(error).__name__
-            raise ScriptError(f"{host_of(url)} failed {_ATTEMPTS} times ({why}). Try again later.") from None
+            raise ScriptError(f"{host_of(url)} failed {_ATTEMPTS} times ({_why(error)}). Try again later.") from None
+        TROUBLES.answered(api)
+        return answer
 
     def _counted(self, url: str) -> "google_session.Counted | None":
         if not self.projects:
@@ -118,6 +126,16 @@ class GoogleApi:
         named = _PROJECT.search(url)
         about = named[1] if named is not None else ""
         return google_session.counted_for(about if about in self.projects else self.projects[0])
+
+
+def _repeats(api: str, state: RetryCallState) -> None:
+    error = state.outcome.exception() if state.outcome is not None else None
+    if error is not None and not isinstance(error, requests.ConnectionError):
+        TROUBLES.failed(api, _why(error), limit_s=_REPEATED_S)
+
+
+def _why(error: BaseException) -> str:
+    return f"HTTP {error.status}" if isinstance(error, GoogleListError) else type(error).__name__
 
 
 def _may_pass(error: BaseException) -> bool:

@@ -16,10 +16,12 @@ from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from itertools import groupby
 from textwrap import wrap
 from typing import Any, Final, Generic, Literal, TextIO, TypeVar
 
+from gemma_serving.cloud.troubles import TROUBLES
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.exit_codes import ExitCode
 from gemma_serving.contracts.installation import with_pages
@@ -164,6 +166,7 @@ def _exit_code_of(command: Command[Any], arguments: Sequence[str] | None) -> int
         with interruptible():
             chosen, options = _read(command, words)
             assert chosen.run is not None  # noqa: S101 - checked with the options
+            TROUBLES.say = partial(print_progress, chosen.label or command.name)
             code = chosen.run(options)
             sys.stdout.flush()
     except (ScriptError, PlanningError, NamingError, UsageError, *chosen.refusals) as error:

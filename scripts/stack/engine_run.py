@@ -9,6 +9,7 @@ from typing import Final, Literal
 
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
+from gemma_serving.cloud.troubles import TROUBLES
 from gemma_serving.contracts.proof import Asker, Proof
 from gemma_serving.engine import runner
 from gemma_serving.engine.atomic_file import private_folder
@@ -81,6 +82,7 @@ def run_engine(
     is_up = arguments[0] == "up"
     if is_up:
         remember_run(stack, "begun")
+    TROUBLES.before_engine()
     with private_folder() as folder, show_step("starting") as show:
         log = EventLog(
             path=folder / "events", plain=lambda text: _plain(runner.own_words(text, stack)), steps=steps, errors=errors

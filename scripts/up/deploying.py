@@ -12,6 +12,7 @@ from typing import Final
 from gemma_serving.cloud.caller import caller_of
 from gemma_serving.cloud.google_api import connect
 from gemma_serving.cloud.guard import limits_line
+from gemma_serving.cloud.troubles import TROUBLES
 from gemma_serving.cloud.zone_answers import with_causes
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
 from gemma_serving.contracts.exit_codes import ExitCode
@@ -151,6 +152,7 @@ def _previewed(
     stack = facts.stack
 
     def preview() -> Mapping[str, object]:
+        TROUBLES.before_engine()
         with show_step("previewing"):
             return previewed(stack, *options)
 
