@@ -30,7 +30,6 @@ ZONE, REGION = "us-east5-a", "us-east5"
 PLACES = {region: REGIONS[region] for region in ("asia-northeast1", "europe-west1", "us-east4", "us-east5")}
 """The regions of the cloud, unless a test asks for others, and their zones. Each region more is two lists more in each search."""
 TUNNEL_ROLE = "roles/iap.tunnelResourceAccessor"
-GLOBAL = f"projects/{PROJECT}/global"
 ALL_KINDS = frozenset(
     {
         "Cloud Run service",
@@ -153,17 +152,17 @@ class World:
 
     def network(self, name: str, description: str, region: str = REGION) -> None:
         network = {"name": name, "autoCreateSubnetworks": False, "description": description}
-        self.call("POST", "compute", f"compute/v1/{GLOBAL}/networks", network)
-        link = f"{GLOBAL}/networks/{name}"
+        self.call("POST", "compute", f"compute/v1/projects/{self.project}/global/networks", network)
+        link = f"projects/{self.project}/global/networks/{name}"
         subnetwork = {"name": name, "network": link, "ipCidrRange": "10.64.0.0/24", "description": description}
-        self.call("POST", "compute", f"compute/v1/projects/{PROJECT}/regions/{region}/subnetworks", subnetwork)
+        self.call("POST", "compute", f"compute/v1/projects/{self.project}/regions/{region}/subnetworks", subnetwork)
         nat = {
             "name": name,
             "natIpAllocateOption": "AUTO_ONLY",
             "sourceSubnetworkIpRangesToNat": "ALL_SUBNETWORKS_ALL_IP_RANGES",
         }
         router = {"name": name, "network": link, "description": description, "nats": [nat]}
-        self.call("POST", "compute", f"compute/v1/projects/{PROJECT}/regions/{region}/routers", router)
+        self.call("POST", "compute", f"compute/v1/projects/{self.project}/regions/{region}/routers", router)
         rule = {
             "name": f"{name}-iap",
             "network": link,
@@ -171,31 +170,31 @@ class World:
             "sourceRanges": ["35.235.240.0/20"],
             "description": description,
         }
-        self.call("POST", "compute", f"compute/v1/{GLOBAL}/firewalls", rule)
+        self.call("POST", "compute", f"compute/v1/projects/{self.project}/global/firewalls", rule)
 
     def account(self, name: str, description: str) -> str:
         body = {"accountId": name, "serviceAccount": {"description": description}}
-        return str(self.call("POST", "iam", f"v1/projects/{PROJECT}/serviceAccounts", body)["email"])
+        return str(self.call("POST", "iam", f"v1/projects/{self.project}/serviceAccounts", body)["email"])
 
     def secret(self, name: str, labels: Mapping[str, str]) -> None:
         body = {"replication": {"automatic": {}}, "labels": labels}
-        self.call("POST", "secretmanager", f"v1/projects/{PROJECT}/secrets?secretId={name}", body)
+        self.call("POST", "secretmanager", f"v1/projects/{self.project}/secrets?secretId={name}", body)
         payload = {"payload": {"data": base64.b64encode(b"hf_x").decode()}}
-        self.call("POST", "secretmanager", f"v1/projects/{PROJECT}/secrets/{name}:addVersion", payload)
+        self.call("POST", "secretmanager", f"v1/projects/{self.project}/secrets/{name}:addVersion", payload)
 
     def bucket(self, name: str, labels: Mapping[str, str], *objects: str) -> None:
         body = {"name": name, "location": REGION.upper(), "labels": labels}
-        self.call("POST", "storage", f"storage/v1/b?project={PROJECT}", body)
+        self.call("POST", "storage", f"storage/v1/b?project={self.project}", body)
         for item in objects:
             url = f"{self.cloud.base_url}/upload/storage/v1/b/{name}/o?uploadType=media&name={item}"
             assert self.api.session.post(url, data=b"weights", timeout=30).ok
 
     def repository(self, name: str, labels: Mapping[str, str], location: str = REGION) -> None:
-        path = f"v1/projects/{PROJECT}/locations/{location}/repositories?repositoryId={name}"
+        path = f"v1/projects/{self.project}/locations/{location}/repositories?repositoryId={name}"
         self.call("POST", "artifactregistry", path, {"format": "DOCKER", "labels": labels})
 
     def service(self, name: str, labels: Mapping[str, str], location: str = "us-east4", **scaling: int) -> None:
-        path = f"v2/projects/{PROJECT}/locations/{location}/services?serviceId={name}"
+        path = f"v2/projects/{self.project}/locations/{location}/services?serviceId={name}"
         self.call("POST", "run", path, {"labels": labels, "template": service_template(**scaling)})
 
     def queued(
@@ -208,7 +207,7 @@ class World:
         form: str = "FLEX_START",
         **node: object,
     ) -> str:
-        parent = f"projects/{PROJECT}/locations/{zone}"
+        parent = f"projects/{self.project}/locations/{zone}"
         node = {"acceleratorType": "v6e-4", "runtimeVersion": "v2-alpha-tpuv6e", "labels": labels, **node}
         body = {
             "tpu": {"nodeSpec": [{"parent": parent, "nodeId": f"{name}-node", "node": node}]},
@@ -222,18 +221,18 @@ class World:
         return full
 
     def watched(self, name: str, labels: Mapping[str, str]) -> None:
-        base = f"v3/projects/{PROJECT}"
+        base = f"v3/projects/{self.project}"
         channel = {"type": "email", "labels": {"email_address": "a@example.com"}, "userLabels": labels}
         told = self.call("POST", "monitoring", f"{base}/notificationChannels", channel)["name"]
         condition = {"displayName": "c", "conditionPrometheusQueryLanguage": {"query": "vector(1)", "duration": "0s"}}
         policy = {"displayName": name, "combiner": "OR", "conditions": [condition], "notificationChannels": [told]}
         self.call("POST", "monitoring", f"{base}/alertPolicies", {**policy, "userLabels": labels})
         drawn = {"displayName": name, "mosaicLayout": {"columns": 48}, "labels": labels}
-        self.call("POST", "monitoring", f"v1/projects/{PROJECT}/dashboards", drawn)
+        self.call("POST", "monitoring", f"v1/projects/{self.project}/dashboards", drawn)
 
     def everything(self, stack: str, zone: str = ZONE, limits: StackLimits = NO_LIMITS) -> None:
         """Make one of each kind, as the components of a stack would."""
-        self.made_of(replace(owner(stack), limits=limits), Names(project=PROJECT, stack=stack), zone)
+        self.made_of(replace(owner(stack), limits=limits), Names(project=self.project, stack=stack), zone)
 
     def made_of(self, own: Ownership, names: Names, zone: str = ZONE, managed_by: str = "") -> None:
         """Make one of each kind with an owner's marks and with the names of a stack. `managed_by`: another product's."""

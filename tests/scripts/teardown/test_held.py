@@ -16,13 +16,13 @@ from gemma_serving.engine.state import stored
 from gemma_serving.scripts.stack.facts import held_sentence
 from localcloud.tests.google_bodies import google_answer
 from localcloud.world.scenario import Fault
-from tests.cloud.populated import GLOBAL, PROJECT, asker, open_world, owner
+from tests.cloud.populated import PROJECT, asker, open_world, owner
 from tests.laws import examples
 from tests.polling import until
 from tests.scripts.teardown.conftest import SCENARIO, STACK, Desk
 
 NAME, REGION = f"gemma-{STACK}", "us-east4"
-NETWORK, PLACE = f"{GLOBAL}/networks/{NAME}", f"projects/{PROJECT}/regions/{REGION}"
+NETWORK, PLACE = f"projects/{PROJECT}/global/networks/{NAME}", f"projects/{PROJECT}/regions/{REGION}"
 SUBNETWORK = f"{PLACE}/subnetworks/{NAME}"
 RESOURCES = [
     {"urn": "u1", "type": "gcp:compute/network:Network", "custom": True, "id": NETWORK, "inputs": {}},
@@ -61,7 +61,7 @@ def held(tmp_path, monkeypatch, capsys):
 def served(desk):
     description = owner(STACK).description
     network = {"name": NAME, "autoCreateSubnetworks": False, "description": description}
-    desk.world.call("POST", "compute", f"compute/v1/{GLOBAL}/networks", network)
+    desk.world.call("POST", "compute", f"compute/v1/projects/{PROJECT}/global/networks", network)
     subnetwork = {"name": NAME, "network": NETWORK, "ipCidrRange": "10.80.0.0/24", "description": description}
     desk.world.call("POST", "compute", f"compute/v1/{PLACE}/subnetworks", subnetwork)
     serve(desk, NAME, dict(owner(STACK).labels))
