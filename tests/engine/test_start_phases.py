@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.long]
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory):
-    with open_workspace(tmp_path_factory.mktemp("slow"), "--speed", "4") as opened:
+    with open_workspace(tmp_path_factory.mktemp("slow"), "--speed", "2") as opened:
         opened.stage(STACK)
         yield opened
 
@@ -28,7 +28,7 @@ def test_the_phases_of_the_log_are_shown_in_their_order_and_reading_ends_with_th
     shown = re.findall(r"^(loading|compiling): (.+)$", done.err, re.MULTILINE)
     assert [phase for phase, _ in shown] == sorted((phase for phase, _ in shown), reverse=True)
     shards = [int(line[1]) for _, text in shown if (line := re.search(r"shards: +(\d+)% Completed", text))]
-    assert len(shards) >= 2
+    assert shards, done.err
     assert shards == sorted(shards)
     assert "Compiling a graph" in dict(shown)["compiling"]
     assert f"{STACK} deployed in" in done.out

@@ -31,10 +31,10 @@ def uses(job, action):
 
 def test_nothing_is_published_before_the_wheels_were_used_and_a_persons_approval():
     for job in PUBLISHING:
-        assert {"build", "upgrade", "attest", "check"} <= needed(job)
+        assert {"build", "long", "attest", "check"} <= needed(job)
     assert all("github" in needed(job) for job in PUBLISHING[1:]), "programs download the plugin from the release"
-    assert JOBS["attest"]["if"] == "github.event_name == 'push'", "a manual run ends after the build and the upgrade"
-    for job in ("build", "upgrade"):
+    assert JOBS["attest"]["if"] == "github.event_name == 'push'", "a manual run ends after the build and the long tests"
+    for job in ("build", "long"):
         assert JOBS[job]["if"] == "vars.UPSTREAM == 'true'", "a copy of the repository builds nothing"
     assert [job for job in JOBS if "environment" in JOBS[job]] == list(PUBLISHING)
     assert JOBS["github"]["environment"] == "release"
