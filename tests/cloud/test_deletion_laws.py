@@ -152,7 +152,7 @@ def ended(case, pauses, said):
         if case.kind in OPERATIONS and not case.is_ending and look > case.fails_after >= 0:
             return "failed", ERRORS[case.kind][1]
         if look == case.looks:
-            is_gone = case.last == 404 or case.kind == ACCOUNT
+            is_gone = case.last == 404 or (case.last == 403 and case.kind == ACCOUNT)
             return ("deleted", "") if is_gone else ("failed", "the last read")
         if now_s > limit_s:
             break
@@ -171,7 +171,7 @@ DRAWN = {
     "refusals": st.just([])
     | st.lists(st.tuples(st.booleans(), st.sampled_from([*CONFLICTS, 409, 412, 403, 404])), max_size=7),
     "looks": st.integers(0, 12),
-    "last": st.sampled_from([404, 403]),
+    "last": st.sampled_from([404, 403, 500]),
     "fails_after": st.integers(-1, 4) | st.just(math.inf),
 }
 CASES = st.builds(Case, kind=st.sampled_from(sorted(NAMES)), **DRAWN)
@@ -183,6 +183,7 @@ CASES = st.builds(Case, kind=st.sampled_from(sorted(NAMES)), **DRAWN)
 @example(Case(looks=math.inf))
 @example(Case(looks=2, fails_after=-1))
 @example(Case(kind=SECRET, looks=math.inf))
+@example(Case(kind=ACCOUNT, looks=1, last=500))
 def test_a_deletion_ends_as_googles_answers_say(case):
     google, patience, said, lines = Google(case), Patience(), [], []
     item = FoundResource(kind=case.kind, name=NAMES[case.kind], command="", owner=owner("x"))

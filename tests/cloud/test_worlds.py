@@ -55,6 +55,7 @@ def test_of_five_stacks_each_is_found_whole_priced_and_deleted_alone(monkeypatch
         look = partial(search, api, clock=Patience().clock)
         everything = look(Scope(projects=PROJECTS, asker=asker(None)))
         assert everything.unknown == ()
+        assert all(item.labels["gemma-serving-stack"] == item.owner.stack for item in everything.found)
         priced = spending(api, everything.found, GOOGLE_CLOCK.now())
         assert [one.usd_per_hour for one in priced] == [priced[0].usd_per_hour] * len(STACKS)
         assert priced[0].usd_per_hour > 2 * 5.4, "two slices and a warm instance"

@@ -159,12 +159,14 @@ HELD = {"inside": 2, "users": {SUBNETWORK, OTHER}, "is_listed": True, "peerings"
 @example(**HELD, addresses=[(0, *OF_RUN)])
 @example(**HELD, addresses=[(0, *OF_RUN), (0, "internal", "SERVERLESS"), (1, *OF_RUN)])
 @example(**{**HELD, "inside": 1, "users": {SUBNETWORK}}, addresses=[(1, *OF_RUN)])
+@example(**{**HELD, "peerings": {"peerings": [{"name": "theirs"}]}}, addresses=[(0, *OF_RUN), (1, *OF_RUN)])
 def test_only_google_holds_a_network_whose_only_users_are_its_subnetworks_with_addresses_of_cloud_run(
     *, inside, users, is_listed, peerings, unknown, addresses
 ):
     subnetworks = [SUBNETWORK, OTHER]
     found = [
         resource("network", NETWORK, peerings),
+        resource("network", f"{NETWORK}-2", {}),  # without a subnetwork
         resource("router", f"{PLACE}/routers/r", {"network": LINK + NETWORK}),
     ]
     found += [resource("subnetwork", name, {"network": LINK + NETWORK}) for name in subnetworks[:inside]]
@@ -172,6 +174,7 @@ def test_only_google_holds_a_network_whose_only_users_are_its_subnetworks_with_a
         {"name": name, "purpose": purpose, "subnetwork": LINK + subnetworks[of]} for of, name, purpose in addresses
     ]
     seen = dict.fromkeys([NETWORK, *subnetworks], sorted(users)) if is_listed else {}
+    seen[f"{NETWORK}-2"] = []
     inventory = Inventory(asker=asker(STACK), found=found, calls=(), unknown=unknown, elapsed_s=1, users=seen)
     are_users_own = is_listed and users <= {NETWORK, *subnetworks[:inside]}
     of_each = [[address for address in addresses if address[0] == number] for number in range(inside)]
