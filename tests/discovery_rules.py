@@ -19,8 +19,8 @@ from urllib.parse import parse_qsl
 
 from gcp_tpu_provider.tpu_api import OwnCapacity, TpuApi
 from gemma_serving.cloud.google_api import GoogleApi
-from gemma_serving.cloud.grants import PolicyHolder
-from gemma_serving.cloud.kinds import KINDS, LOCATIONS
+from gemma_serving.cloud.grants import holder_of
+from gemma_serving.cloud.kinds import KINDS, LOCATIONS, POLICIES
 from gemma_serving.contracts.labels import Ownership
 from gemma_serving.contracts.proof import Asker, Proof
 from localcloud.rest.discovery import document_for
@@ -44,11 +44,11 @@ WITH_GOOGLES_CLIENTS = {
     ("tpu.v2alpha1", "tpu.projects.locations.queuedResources.list"),
     ("tpu.v2alpha1", "tpu.projects.locations.nodes.list"),
 }
-HOLDERS = (
-    PolicyHolder(kind="project", project="p", name="projects/p"),
-    PolicyHolder(kind="bucket", project="p", name="projects/_/buckets/b"),
-    PolicyHolder(kind="secret", project="p", name="projects/p/secrets/s"),
-)
+HELD = {"project": "p", "bucket": "b", "secretId": "s", "location": "l", "repository": "r", "name": "n"} | {
+    "serviceAccountId": "projects/p/serviceAccounts/a@p.iam.gserviceaccount.com"
+}
+"""Inputs of a grant of each type."""
+HOLDERS = [holder_of(type_, HELD, "other") for type_ in POLICIES]
 RULE = re.compile(
     r"\b(must|cannot|can't|can not|may not|only if|only be|can only|may only|not supported|not allowed|required|exactly one|"
     r"mutually exclusive|both inclusive|can either be one of|only the value .text)\b",
@@ -132,18 +132,9 @@ def _of_the_scripts() -> Iterator[tuple[str, str, Mapping[str, str], None]]:
     session = _Session()
     owner = Ownership(project="p", stack="x")
     proof = Proof(claim="a test's", source="none", owners={"x": owner})
-    for holder in HOLDERS:
+    for holder in HOLDERS:  # the provider writes the policies of a stack's own resources
         holder.read(GoogleApi(session, ()))
         holder.write(GoogleApi(session, ()), {}, proof, Asker(project="p", stack="x"))
-    # The provider writes these policies for a stack's own resources.
-    place = "projects/x/locations/x"
-    for api, name in (
-        ("iam/v1", "projects/-/serviceAccounts/x"),
-        ("artifactregistry/v1", f"{place}/repositories/x"),
-        ("run/v2", f"{place}/services/x"),
-    ):
-        yield "POST" if api == "iam/v1" else "GET", f"{api}/{name}:getIamPolicy", {}, None
-        yield "POST", f"{api}/{name}:setIamPolicy", {}, None
     for verb, url in session.called:
         host, _, path = url.removeprefix("https://").partition("/")
         path, _, query = path.partition("?")

@@ -88,7 +88,7 @@ class PolicyHolder:
         if self.kind == "bucket":
             api.change("PUT", self.api, self.path, body=body)
         else:
-            api.post(self.api, f"v1/{self.name}:setIamPolicy", {"policy": body})
+            api.post(self.api, self.path.replace(":getIamPolicy", ":setIamPolicy"), {"policy": body})
 
     def command(self, role: str, member: str, condition: Item) -> str:
         """Return the command that removes a grant."""

@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gemma_serving.cloud.grants import PolicyHolder, accounts_of, grants_in, without
+from gemma_serving.cloud.grants import PolicyHolder, accounts_of, grants_in, holder_of, without
 from gemma_serving.contracts.errors import ScriptError
 from gemma_serving.contracts.proof import NotOwnedError, Proof
 from localcloud.tests.google_bodies import google_body, google_request
 from tests.cloud.populated import asker, owner
+from tests.discovery_rules import HOLDERS
 from tests.laws import examples
 
 HOLDER = PolicyHolder(kind="project", project="p", name="projects/p")
@@ -123,6 +124,28 @@ class Calls:
 
 POLICY = {"bindings": [], "etag": "BwX="}
 AS_IT_IS = {**POLICY, "version": 3}
+NAMES = {
+    "projects/p",
+    "projects/_/buckets/b",
+    "projects/p/secrets/s",
+    "projects/p/serviceAccounts/a@p.iam.gserviceaccount.com",
+    "projects/p/locations/l/repositories/r",
+    "projects/p/locations/l/services/n",
+}
+
+
+def test_a_grant_of_each_type_names_its_holder():
+    """tests/discovery_rules.py compares their paths with Google's discovery documents."""
+    assert {holder.name for holder in HOLDERS} == NAMES
+    assert {holder.project for holder in HOLDERS} == {"p"}
+    theirs = holder_of("gcp:secretmanager/secretIamMember:SecretIamMember", {"secretId": "projects/q/secrets/s"}, "p")
+    assert (theirs.project, theirs.name) == ("q", "projects/q/secrets/s")
+    bucket = holder_of("gcp:storage/bucketIAMMember:BucketIAMMember", {"bucket": "projects/b"}, "p")
+    assert (bucket.project, bucket.name) == ("p", "projects/_/buckets/b")
+    for holder in HOLDERS:
+        words = holder.command("roles/r", "user:a", {})
+        assert holder.name.rpartition("/")[2] in words
+        assert ("location=l" in words or "region=l" in words) is ("/locations/" in holder.name)
 
 
 @pytest.mark.parametrize(

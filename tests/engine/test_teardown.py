@@ -144,7 +144,8 @@ def test_the_second_queued_resource_in_a_state_of_a_former_version_is_deleted_to
     stack.state_file(STACK).write_text(json.dumps(stored))
     refused = " ".join(stack.script("up", "--stack", STACK, "--yes", expect=1).err.split())
     assert (
-        f"A former version requested {name}-b beside {name}, to renew its run. Run `pulumi destroy`, which" in refused
+        f"A former version requested {name}-b beside {name}, to renew its run. Run `gemma teardown {STACK}`, which deletes"
+        in refused
     )
     assert {f"{name}-b", name} <= {*stack.made("/queuedResources/")}
     if how == "gemma teardown":

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -263,7 +264,8 @@ def facts_of(arguments: Arguments) -> JsonObject:
     config: JsonObject = facts[_SPECULATIVE]
     facts[_SPECULATIVE] = config or None
     facts |= {f"{_SPECULATIVE}.{key}": value for key, value in config.items()}
-    facts["world_size"] = facts["tensor_parallel_size"] * facts.get("pipeline_parallel_size", 1)
+    parts = ("tensor_parallel_size", "pipeline_parallel_size", "prefill_context_parallel_size")
+    facts["world_size"] = math.prod(facts.get(part, 1) for part in parts)
     proposed, sequences = config.get("num_speculative_tokens"), facts["max_num_seqs"]
     if isinstance(proposed, int) and sequences is not None:
         facts["proposed_tokens"] = sequences * (proposed + 1)

@@ -73,11 +73,11 @@ def test_a_state_that_is_no_proof_deletes_nothing_without_a_yes(monkeypatch, sub
             )
             options = TeardownOptions(stack="x", yes=True)
             teardown = opened(world, patch, options, has_price=lambda _: False)
-            world.teardown, refused = teardown, False
+            world.teardown, refused = teardown, ""
             try:
                 teardown.run()
-            except CommandRefusedError:
-                refused = True
+            except CommandRefusedError as error:
+                refused = str(error)
             is_others = live != "its own"
             is_taken = live == "another project's" or (is_listed and (stated == "prod" or is_others))
             is_doubted = is_others or stated == "prod" or (is_brought and not is_own)
@@ -89,6 +89,7 @@ def test_a_state_that_is_no_proof_deletes_nothing_without_a_yes(monkeypatch, sub
                 assert {*destroyed} == {NAME}
                 assert not refused
             assert not is_taken or refused
+            assert ("of the Pulumi project billing" in refused) is (is_taken and live == "another project's")
 
 
 @pytest.mark.parametrize(
