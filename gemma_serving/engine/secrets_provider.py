@@ -4,8 +4,8 @@ import contextlib
 import os
 import re
 import shlex
-from collections.abc import Generator, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Generator, Sequence
+from functools import lru_cache, partial
 from typing import Final
 
 import yaml
@@ -22,6 +22,7 @@ from gemma_serving.engine.exported_state import (
     secrets_provider_in,
     wrong_passphrase,
 )
+from gemma_serving.engine.locks import past_dead_locks
 
 _SCHEME: Final = "gcpkms://"
 _KEY: Final = re.compile(r"projects/[^/?]+/locations/[^/?]+/keyRings/[^/?]+/cryptoKeys/[^/?]+")
@@ -72,8 +73,11 @@ def can_write_salt(stack: str) -> bool:
     return is_encrypted(stack) or os.access(runner.project_folder() / f"Pulumi.{stack}.yaml", os.W_OK)
 
 
-def create_state(stack: str) -> None:
-    """Create an empty state of a stack. Raises CommandRefusedError for a read-only settings file, and ScriptError."""
+def create_state(stack: str, report: Callable[[str], None]) -> None:
+    """Create an empty state of a stack, which the lock of a killed command may outlive. `report` gets a line about a lock that was removed.
+
+    Raises CommandRefusedError for a read-only settings file or the lock of a command that may run, and ScriptError.
+    """
     path = runner.project_folder() / f"Pulumi.{stack}.yaml"
     if not can_write_salt(stack):
         raise CommandRefusedError(
@@ -81,7 +85,8 @@ def create_state(stack: str) -> None:
             "use a checkout on a file system that can be written."
         )
     try:
-        runner.query(["stack", "init", stack, "--no-select", *provider_options(stack)])
+        words = ["stack", "init", stack, "--no-select", *provider_options(stack)]
+        past_dead_locks(stack, partial(runner.query, words), report=report)
     except runner.PulumiFailedError as error:
         if "already exists" not in str(error):
             raise

@@ -15,6 +15,7 @@ import secrets
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final
 
 from gemma_serving.contracts.errors import CommandRefusedError, ScriptError
@@ -72,7 +73,7 @@ def _save(options: SaveOptions) -> ExitCode:
     from gemma_serving.engine.secrets_provider import create_state, require_passphrase  # loads YAML
 
     if stack not in runner.listed_stacks():
-        create_state(stack)
+        create_state(stack, partial(print_progress, "save_token"))
     elif options.secret is None:
         require_passphrase(stack)
     place = f"Pulumi.{stack}.yaml" if options.secret is None else _to_secret_manager(options.secret, stack, value)

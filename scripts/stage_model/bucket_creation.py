@@ -42,7 +42,7 @@ def create_bucket(stack: str, *, say: Callable[[str], None], is_gone: bool = Fal
     `is_gone`: the state has the bucket, but Google does not.
     """
     if stack not in runner.listed_stacks():
-        create_state(stack)
+        create_state(stack, say)
         say(f"created an empty state for stack {stack}")
     with absolute_backend(), private_folder() as folder, variable(STAGING_VARIABLE, stack):
         frozen = freeze(stack, folder / "project")

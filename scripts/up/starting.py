@@ -3,6 +3,7 @@
 import contextlib
 import sys
 from collections.abc import Generator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -97,13 +98,13 @@ def _kept_state(state: StackState, *, dry_run: bool) -> Generator[None]:
     stack, is_new = state.stack, state.status == "missing"
     if dry_run:
         with scratch_backend(stack):
-            create_state(stack)
+            create_state(stack, partial(print_progress, "up"))
             yield
         return
     path = runner.project_folder() / f"Pulumi.{stack}.yaml"
     text = path.read_text(encoding="utf-8")
     if is_new:
-        create_state(stack)
+        create_state(stack, partial(print_progress, "up"))
     try:
         yield
     except BaseException as error:

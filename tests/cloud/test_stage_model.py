@@ -164,7 +164,7 @@ class Engine:
         monkeypatch.setattr(bucket_creation, "read_deployment", lambda _stack: found)
         self.known = ["mine"]
         monkeypatch.setattr(runner, "listed_stacks", lambda: frozenset(self.known))
-        monkeypatch.setattr(bucket_creation, "create_state", self.known.append)
+        monkeypatch.setattr(bucket_creation, "create_state", lambda stack, _say: self.known.append(stack))
 
     def change(self, _stack, *arguments, after_failure, **_):
         assert after_failure

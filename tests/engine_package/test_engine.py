@@ -2,7 +2,10 @@
 
 import json
 import os
+import socket
 import subprocess
+from contextlib import nullcontext
+from datetime import UTC, datetime
 
 import pytest
 
@@ -13,6 +16,7 @@ from gemma_serving.engine import state as states
 from gemma_serving.engine.exported_state import StateUnreadableError
 from gemma_serving.engine.previewed import PreviewFailedError, preview, preview_errors, previewed
 from gemma_serving.engine.secrets_provider import create_state
+from tests.engine_package.test_locks import dead_pid
 
 NO_LOGIN = "error: PULUMI_ACCESS_TOKEN must be set for login during non-interactive CLI sessions\n"
 
@@ -198,7 +202,31 @@ def test_a_state_is_not_created_for_a_settings_file_without_room_for_its_salt(mo
     # Tests may run as root, who may write to a read-only file.
     monkeypatch.setattr("gemma_serving.engine.secrets_provider.os.access", lambda at, _mode: at != path)
     with pytest.raises(CommandRefusedError, match=f"{path} is read-only, .* Run `chmod u[+]w {path}`"):
-        create_state("x")
+        create_state("x", print)
+
+
+@pytest.mark.parametrize("is_dead", [True, False])
+def test_a_state_is_created_past_the_lock_of_a_killed_command_and_of_no_other(monkeypatch, tmp_path, is_dead):
+    """A lock outlives the state whose file was deleted, and `pulumi cancel` refuses a stack without a state."""
+    monkeypatch.setattr(runner, "project_folder", lambda: tmp_path)
+    (tmp_path / "Pulumi.x.yaml").write_text("config: {}\n")
+    lock, said = tmp_path / "lock.json", []
+    lock.touch()
+    holder = f"root@{socket.gethostname()} (pid {dead_pid() if is_dead else os.getpid()})"
+    blocked = f"error: the stack is currently locked by 1 lock(s).\n  file://{lock}: created by {holder} at {datetime.now(UTC).isoformat()}"
+
+    def query(words):
+        assert words[:3] == ["stack", "init", "x"]
+        if lock.exists():
+            raise runner.PulumiFailedError("locked", blocked)
+
+    monkeypatch.setattr(runner, "query", query)
+    with nullcontext() if is_dead else pytest.raises(CommandRefusedError, match="Wait for it to finish"):
+        create_state("x", said.append)
+    assert (lock.exists(), [line.split(" of ")[0] for line in said]) == (
+        not is_dead,
+        ["removed the stale lock"] if is_dead else [],
+    )
 
 
 def test_a_stack_that_an_up_of_this_folder_deploys_is_not_told_to_be_deployed(monkeypatch):

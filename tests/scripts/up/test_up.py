@@ -320,7 +320,7 @@ def test_a_server_of_this_folder_whose_settings_file_is_gone_is_named_before_the
     own_runs.remember_run(other, "done")
     found = StackState(stack=other, status="read", resources=(CAPACITY_ITEM,) if has_server else ())
     monkeypatch.setattr(costs, "read", lambda stack: replace(found, stack=stack))
-    monkeypatch.setattr(starting, "create_state", lambda _stack: None)
+    monkeypatch.setattr(starting, "create_state", lambda *_: None)
     engine.typed = "no\n"
     said = (
         f"Stack before was deployed from this folder, and Pulumi.before.yaml is gone. Costs an unknown price, if Google bills it. "
