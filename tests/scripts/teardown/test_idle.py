@@ -41,6 +41,7 @@ def attributes(now=NOW, **changes):
         ({"updated_at": "yesterday"}, "at an unknown time"),
         ({"updated_at": ""}, "at an unknown time"),
         ({"phase": "failed"}, "is failed"),
+        ({"phase": "failed", "idle_since": NOT_IDLE}, "is failed"),  # its last word about requests is old
         ({"phase": "ending"}, "is ending"),
         ({"phase": "a phase of a newer agent"}, "is a phase of a newer agent"),
         ({"idle_since": ""}, "does not report whether requests are running"),
