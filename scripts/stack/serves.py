@@ -287,6 +287,8 @@ def facts_of_server(stack: str) -> tuple[StackDeployment, StackFacts]:
     if facts.recorded is None and isinstance(facts.server, Unknown):
         raise ScriptError(serves_now(facts).why)
     if (found := serves_now(facts)).word == "ended":
+        if is_being_deleted(facts, found):
+            raise CommandRefusedError(f"{teardown_sentence(facts)} Run `gemma teardown {stack}`.")
         raise CommandRefusedError(f"{found.why} {after_end(read_facts(state, 'cost', limit_s=GOOGLE_LIMIT_S))}")
     return deployment, facts
 

@@ -16,7 +16,7 @@ CENT: Final = 0.0151
 """Two roundings to a cent, and some seconds between two questions."""
 _RATE: Final = re.compile(r"\$([\d,.]+)/h")
 _EXISTS: Final = re.compile(
-    r"(?:Exists now: )?(?P<what>unknown|nothing|No server exists|[\d,]+ resources? in Google Cloud|capacity|service)"
+    r"(?:Exists now: )?(?P<what>unknown|nothing|No server exists|[\d,]+ resources? in Google Cloud|[\d,]+ resources? found|capacity|service)"
 )
 _NO_CLAIM: Final = (
     "outputs of stack",
@@ -177,7 +177,7 @@ def of_up(text: str) -> Claim:
     """Return what `gemma up` says after a failure."""
     found = _EXISTS.match(text)
     assert found, text
-    if found["what"] == "unknown":
+    if found["what"] == "unknown" or "found" in found["what"]:  # more may exist
         return Claim(command="up", word="unknown", unknown=(text,), said=text)
     if found["what"] in {"nothing", "No server exists"}:
         return Claim(command="up", word="no", usd_per_hour=0.0, said=text)

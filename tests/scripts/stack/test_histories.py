@@ -32,7 +32,7 @@ from tests.scripts.stack.claims import REACHED, Claim, Run, Truth
 from tests.scripts.stack.histories import STACK, HistoryWorld, drawn, playing
 
 EXAMPLES: Final = examples(test=20, part=100, night=500)
-FOUND: Final = (84, 85, 86, 112)
+FOUND: Final = (35, 84, 85, 86, 112)
 """Seeds beyond the first 20 that find a fault: of a renamed stack, an unread phase, one zone, and the record of another owner's machine."""
 LIMIT_S: Final = 60.0
 """Time for an answer, so that a busy machine makes nothing unknown."""
