@@ -86,13 +86,13 @@ def test_the_tunnel_goes_through_gclouds_general_track(workspace, deployed):
 
 def test_a_flag_changes_in_place(workspace, deployed):
     before = instances(workspace)
-    workspace.configure(STACK, **{"vllm.maxModelLen": 8192})
+    workspace.configure(STACK, **{"vllm.maxModelLen": 4096})
     assert set(workspace.pulumi("preview", "--json", "--stack", STACK).json["changeSummary"]) <= {"same", "update"}
     workspace.up(STACK)
     after = instances(workspace)
     assert ids(before) == ids(after)
     assert all(metadata(before[name]) != metadata(after[name]) for name in before)
-    assert workspace.served_length(STACK) == 8192
+    assert workspace.served_length(STACK) == 4096
     workspace.assert_no_changes(STACK)
 
 

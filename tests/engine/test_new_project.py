@@ -102,7 +102,7 @@ def test_a_changed_flag_is_stated_with_the_restart_and_its_minutes_before_the_qu
             "Cost: $1.35/h, as now, at most ",
         )
         assert shown.type("no\n") == 2, shown.text
-        assert "up: Cancelled. Nothing was changed." in shown.text
+        assert "up: Cancelled. No resource was changed." in shown.text
     restore()
     new_project.teardown(TPU)
 
