@@ -326,7 +326,8 @@ def _sentence(problem: Problem, origin: str, values: Mapping[str, object]) -> st
             return f"{origin}: {PRODUCT}:{key} is not used with target {values.get('target')}; remove it or change the target."
         block, stack = str(problem.place[0]).partition(".")[0], f"--stack {shlex.quote(stack_of_file(origin))}"
         if block != problem.place[0] and block in known_keys(PRODUCT):
-            value, word = part_at(values, problem.place), shlex.quote(f"{PRODUCT}:{key}")
+            value = part_at(values, problem.place)
+            word = shlex.quote(f"{PRODUCT}:{key}")
             return (
                 f"{origin}: {PRODUCT}:{key} is not below {PRODUCT}:{block}. Run `pulumi config rm {word} {stack}`, then "
                 f"`pulumi config set --path {word} {shlex.quote(str(value))} {stack}`."

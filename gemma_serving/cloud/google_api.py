@@ -182,7 +182,7 @@ def lookup_resource(api: GoogleApi, kind: ResourceKind, name: str) -> Answer[Ite
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """What a list method returned. Only `listed` makes one, so a part of a list proves no absence."""
+    """Result of a list method. Only `listed` creates one, so a part of a list proves no absence."""
 
     place: str
     """Path of the list."""

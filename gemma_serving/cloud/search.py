@@ -350,7 +350,9 @@ def _policy_of(api: GoogleApi, holder: PolicyHolder) -> _Read:
 
 def _listed_items(api: GoogleApi, of: _List) -> _Read:
     """Return the items of a list. No API has an empty list of locations."""
-    key, never_empty = (of.of.items, "") if isinstance(of.of, ResourceKind) else ("locations", "locations")
+    key, never_empty = "locations", "locations"
+    if isinstance(of.of, ResourceKind):
+        key, never_empty = of.of.items, ""
     found = listed(api, of.api, of.path, is_place=of.is_place, never_empty=never_empty)
     items: list[Item] = []
     try:

@@ -1,4 +1,4 @@
-"""APIs that answer 429 or 5xx, or not at all, told once while a command still asks them again."""
+"""APIs that return 429 or 5xx, or nothing, reported once while a command still retries them."""
 
 import time
 from collections.abc import Callable
@@ -10,12 +10,12 @@ from gemma_serving.cloud.clock import GOOGLE_CLOCK
 
 _TOLD_AFTER_S: Final = 10.0
 _ENGINE_WAIT_S: Final = 120
-"""How long a provider of the engine repeats one call (gcp_tpu_provider.transport, retry_budget_s; terraform-provider-google's request timeout)."""
+"""Time for which a provider of the engine retries one call (gcp_tpu_provider.transport, retry_budget_s; terraform-provider-google's request timeout)."""
 
 
 @dataclass(slots=True)
 class Troubles:
-    """What fails now, by API. Commands of this process share one."""
+    """APIs that fail now, with the cause. A process has one instance."""
 
     say: Callable[[str], object] = lambda _: None
     """Prints a line of progress of the command."""
@@ -29,13 +29,13 @@ class Troubles:
             self._told -= {(api, False), (api, True)}
 
     def failed(self, api: str, why: str, *, limit_s: float) -> None:
-        """Note a failure of a call that is repeated for up to `limit_s` seconds, and tell one that lasts."""
+        """Note a failure of a call that is retried for up to `limit_s` seconds, and report one that lasts."""
         since_s, _ = self._since.setdefault(api, (self.now_s(), why))
         if self.now_s() - since_s >= _TOLD_AFTER_S:
             self._tell(api, why, f"Each call is repeated for up to {limit_s:.0f} s, then left as unknown.")
 
     def before_engine(self) -> None:
-        """Tell what fails now and how long the engine, which reports nothing of it, repeats each call."""
+        """Report the APIs that fail now, and for how long the engine, which reports nothing of it, retries each call."""
         until = GOOGLE_CLOCK.now() + timedelta(seconds=_ENGINE_WAIT_S)
         for api, (_, why) in list(self._since.items()):
             text = f"Pulumi repeats each call for {_ENGINE_WAIT_S // 60} min, so until {until:%H:%M:%S} UTC or later."

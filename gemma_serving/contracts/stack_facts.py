@@ -163,7 +163,7 @@ class LostPart:
     fix: str = ""
     """Command that brings it back, if `up` does not."""
     commands: Sequence[str] = ()
-    """What must run before `up` can make it again: removals of grants of a deleted account."""
+    """Commands to run before `up` can create it again: removals of grants of a deleted account."""
 
 
 FoundPart = tuple[str, str]
@@ -220,7 +220,7 @@ class StackFacts:
 
     @property
     def losses(self) -> Sequence[str]:
-        """What is known to be lost, one sentence each."""
+        """Known losses, one sentence each."""
         return [part.sentence for part in self.lost.value] if isinstance(self.lost, Present) else ()
 
     @property

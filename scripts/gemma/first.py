@@ -98,7 +98,7 @@ def _incomplete(facts: StackFacts, serves: ServesNow, now: datetime) -> str:
     stack = facts.stack
     if facts.locks:
         held = sentences.lock_sentence(facts.locks[0], now)
-        return f"{INCOMPLETE}: {held} Run `{sentences.after_locks(stack, facts.locks)}`."
+        return f"{INCOMPLETE}: {held} Run `{sentences.after_locks(facts, serves)}`."
     if sentences.is_being_deleted(facts, serves):
         return f"{INCOMPLETE}: {sentences.teardown_sentence(facts)} Run `gemma teardown {stack}`."
     if facts.recorded is not None and serves.word == "unknown":

@@ -61,7 +61,7 @@ _EFFECTS: Final[Mapping[str, str]] = {
     ROUTER: _NO_WAY_OUT,
     FIREWALL: "so a server that starts may reach nothing, or not be reached",
 }
-"""What a server lacks at its next start, by kind. The others serve people, as alerts do."""
+"""Consequence for the next start, by kind. The other kinds, such as alerts, have none."""
 _WEIGHTS: Final = re.compile(
     rf"gs://(?P<bucket>[\w.-]+)/?(?P<folder>[^\s\"',]*)|{MODELS_FOLDER}/?(?P<mounted>[^\s\"',]*)"
 )
@@ -96,7 +96,7 @@ def _checks(state: StackState) -> Iterator[_Check]:
             holders.setdefault(holder_of(type_, inputs, project), []).append(_stated(item))
         elif type_ == _NAT_TYPE:
             yield partial(_nat, api, inputs)
-        elif type_ in LOOKED_AT and type_ != _VERSION_TYPE:
+        elif type_ in BY_TYPE and type_ != SERVICE_TYPE:
             yield partial(_resource, api, state.stack, item)
     for holder, grants in holders.items():
         yield partial(_grants, api, holder, grants)
@@ -174,11 +174,8 @@ def _grants(api: GoogleApi, holder: PolicyHolder, stated: Sequence[Item]) -> Seq
     old = [(one, member) for one, member in held if bare(member) in members and bare(member) != member]
     commands = [holder.command(str(one.get("role")), member, as_mapping(one.get("condition"))) for one, member in old]
     if len(commands) >= len(lost):
-        return [
-            LostPart(
-                f"{number_of(len(lost), 'grant')} on {holder.name} went with a deleted account.", commands=commands
-            )
-        ]
+        went = f"{number_of(len(lost), 'grant')} on {holder.name} went with a deleted account."
+        return [LostPart(went, commands=commands)]
     roles = ", ".join(str(grant.get("role")) for grant in lost)
     who = " and ".join(sorted(members)).replace("serviceAccount:", "")
     return [LostPart(f"On {holder.name}, {who} no longer has {roles}, so a server that starts is denied it.")]
@@ -235,7 +232,7 @@ def weights_of(server: StatedResource) -> Sequence[tuple[str, str]]:
     template = as_mapping(server.inputs.get("template"))
     volumes = [as_mapping(as_mapping(one).get("gcs")).get("bucket") for one in as_sequence(template.get("volumes"))]
     mounted = next((str(bucket) for bucket in volumes if bucket), "")
-    words = [_document(server), *(_without_program(one) for one in _containers(server))]
+    words = [_document(server), *(one.get("args") for one in _containers(server))]  # the command is our program
     found = dict[tuple[str, str], None]()
     for match in _WEIGHTS.finditer(json.dumps(words).replace('\\"', '"')):
         bucket, folder = match["bucket"] or mounted, (match["folder"] or match["mounted"] or "").strip("/")
@@ -250,10 +247,6 @@ def _document(server: StatedResource) -> Item:
 
 def _containers(server: StatedResource) -> Sequence[Item]:
     return [as_mapping(one) for one in as_sequence(as_mapping(server.inputs.get("template")).get("containers"))]
-
-
-def _without_program(container: Item) -> Item:
-    return {"args": container.get("args")}
 
 
 def old_grants_sentence(stack: str, lost: Sequence[LostPart]) -> str:

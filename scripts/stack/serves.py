@@ -334,9 +334,11 @@ def lock_sentence(lock: StackLock, now: datetime) -> str:
     return f"The stack is {lock.held(now)}."
 
 
-def after_locks(stack: str, locks: Sequence[StackLock]) -> str:
-    """Return the command for a locked stack: wait for a holder that runs, or continue after a killed one."""
-    return f"gemma up {stack}" if all(lock.is_left for lock in locks) else f"gemma status {stack} --watch"
+def after_locks(facts: StackFacts, serves: ServesNow) -> str:
+    """Return the command for a locked stack: wait for a holder that runs, or continue what a killed one did."""
+    if not all(lock.is_left for lock in facts.locks or ()):
+        return f"gemma status {facts.stack} --watch"
+    return f"gemma {'teardown' if is_being_deleted(facts, serves) else 'up'} {facts.stack}"
 
 
 def why_not_asked(outputs: StackOutputs, found: StatedResource | None, *, tunnel: bool, wake: bool) -> str | None:

@@ -90,13 +90,10 @@ def _commands(status: StackStatus, facts: StackFacts) -> Iterator[tuple[bool, st
     cloud, pending = status.cloud, bool(facts.pending)
     google, phase = (cloud.state, cloud.phase_now) if cloud else ("", None)
     is_silent = cloud is not None and isinstance(cloud.phase, Unknown)
-    is_deleted = is_being_deleted(facts, status.serves)
-    # A teardown that was killed goes on past its own lock.
-    yield is_deleted and all(lock.is_left for lock in facts.locks or ()), "gemma teardown {stack}"
-    yield bool(facts.locks), after_locks(status.stack, facts.locks or ())
+    yield bool(facts.locks), after_locks(facts, status.serves)
     if isinstance(facts.state, Unknown):
         yield True, facts.state.fix
-    yield is_deleted, "gemma teardown {stack}"
+    yield is_being_deleted(facts, status.serves), "gemma teardown {stack}"
     yield facts.is_unrecorded or (not status.deployed and not pending and cloud is None), "{up}"
     yield google == "FAILED" and bool(moved_traffic(facts)), "gemma up {stack} --refresh"
     yield google == "FAILED" and status.target != "tpu", "gemma logs {stack}"

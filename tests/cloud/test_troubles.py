@@ -1,4 +1,4 @@
-"""What a command tells of an API that fails: after ten seconds, or before the engine, and once until the API answers."""
+"""Reports about an API that fails: after ten seconds, or before the engine, and once until the API answers."""
 
 from datetime import UTC, datetime
 

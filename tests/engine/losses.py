@@ -31,7 +31,7 @@ NOT_LOSSES = {
     "run.revisions": "the service names the one that serves",
     "tpu.requests": "the local cloud's own record of a request",
 }
-"""Kinds of the store that no start reads, or that nobody deletes, each with the reason. Operations are none either."""
+"""Kinds of the store that no start reads, or that no user deletes, each with the reason. Operations are excluded too."""
 UNNAMED = {"run.services", "tpu.nodes", "tpu.queuedResources"}
 """The server, which `serves` says is gone."""
 

@@ -179,7 +179,7 @@ OTHER_WORDS = {
     "project": "a project of the settings, whose schema allows no character that a shell reads",
     "receipt.stack or '--all'": "a stack's name",
     "secret": "as owner",
-    "sentences.after_locks(stack, facts.locks)": "a command with a stack's name",
+    "sentences.after_locks(facts, serves)": "a command with a stack's name",
     "verb": "a verb of pulumi",
     "version": "as owner",
     "word": "quoted where it is made",

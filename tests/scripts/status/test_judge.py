@@ -190,10 +190,12 @@ def test_a_command_that_ends_while_its_lock_is_read_left_no_lock(tmp_path):
     path = tmp_path / "lock.json"
     lock = replace(DEAD, place=f"file://{path}")
     assert "no longer running" not in lock_sentence(lock, NOW)
-    assert after_locks("x", [lock]) == "gemma status x --watch"
+    assert after_locks(facts_of(EMPTY, locks=(lock,)), ServesNow(word="deployed")) == "gemma status x --watch"
     path.touch()
     assert "no longer running" in lock_sentence(lock, NOW)
-    assert after_locks("x", [lock]) == "gemma up x"
+    assert after_locks(facts_of(EMPTY, locks=(lock,)), ServesNow(word="deployed")) == "gemma up x"
+    began = replace(facts_of(EMPTY, locks=(lock,)), teardown_began=True)
+    assert after_locks(began, ServesNow(word="no server")) == "gemma teardown x"
 
 
 def test_a_server_that_the_state_lacks_is_imported_before_anything_else():
