@@ -235,8 +235,8 @@ def doubt(state: StackState, *, renamed: bool = True) -> str:
     """
     if renamed and state.former_name:
         return state.rename
-    if is_of_folder() and state.resources and not is_own(state.stack, has_server=False):
-        return f"The backend {shown_url()} of stack {state.stack} is named by Pulumi.yaml, and this machine did not deploy the stack."
+    if is_of_folder() and state.resources and not is_own(state.stack, has_server=state.has_server):
+        return f"The backend {shown_url()} of stack {state.stack} is named by Pulumi.yaml, and this machine did not deploy what its state names."
     return ""
 
 

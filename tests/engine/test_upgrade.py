@@ -40,7 +40,7 @@ SERVER = re.compile(r"[$:](?:gcp-tpu:index:QueuedResource|gcp:cloudrunv2/service
 CHANGED, WORKLOADS = 2048, {"tpu-v6e4-turbo": 8192}
 """Lengths that the change in place sets; the workload of a stack may need more."""
 BLOCKED = {"tpu-v6e4-turbo": ("FIT05", {"vllm.speculativeConfig": None})}
-"""Stacks of the earlier commit that the new code blocks, with the rule and the first remedy that it prints."""
+"""Stacks of an earlier commit that the new code blocks while they have a setting, with the rule and the first remedy that it prints."""
 GATEWAY = {
     "gateway": """\
 config:
@@ -73,6 +73,17 @@ GATEWAY_NETWORK = {
 URN = "urn:pulumi:tpu-a::gemma-serving::gemma-serving:index:"
 ENGINES_OWN = {"pulumi:providers:pulumi", "pulumi:pulumi:Stack"}
 """Types that the engine writes in each run."""
+LIMITED = "with a limit in hours, which nothing enforces any more. To delete the stack, run `gemma teardown {}`."
+RECORD_LIMIT = """\
+import json, pathlib, sys
+from gemma_serving.contracts.fields import to_json
+from gemma_serving.engine import backend
+from gemma_serving.scripts.stack.limit_record import LimitRecord, limit_name
+backend.home_folder = lambda: pathlib.Path(sys.argv[2])
+record = LimitRecord(project="local-project", plans=("a1",), since="2026-12-01T10:00:00+00:00")
+backend.memory().write(limit_name(sys.argv[1]), json.dumps(to_json(record)))
+"""
+"""Program of an earlier commit whose assistant had limits in hours: it records one of a stack, in the folder of the new checkout."""
 
 
 def commit_before():
@@ -106,10 +117,12 @@ class Earlier(Workspace):
 
 
 def check_out(commit, folder):
-    """Write a commit's files and set them up by its own `make setup`."""
+    """Write a commit's files, its examples among its stacks, and set them up by its own `make setup`."""
     folder.mkdir(parents=True)
     archive = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True, check=True)
     subprocess.run(["tar", "--extract", "--directory", str(folder)], input=archive.stdout, check=True)
+    for example in folder.glob("examples/stacks/Pulumi.*.yaml"):
+        shutil.copy2(example, folder)  # as `gemma init --like` does
     hidden = ("VIRTUAL_ENV", "PYTHONPATH")
     environment = {key: value for key, value in os.environ.items() if key not in hidden}
     done = subprocess.run(
@@ -154,8 +167,19 @@ def ids(workspace, stack):
     return {each["urn"].replace("index:HfTokenSecret", "index:HuggingFaceToken"): each.get("id") for each in own}
 
 
+def record_limit(earlier, now, stack):
+    """Record a limit as the earlier commit did. Return how many there are: none if it had no limits."""
+    if not (earlier.folder / "project" / "scripts" / "stack" / "limit_record.py").exists():
+        return 0
+    earlier.run(earlier.python, "-c", RECORD_LIMIT, stack, now.folder / "project")
+    return 1
+
+
 def take_over(now, stack):
-    """Preview and deploy with the new code: each resource but watching ones stays, and no other request deletes anything or starts a second machine."""
+    """Preview and deploy with the new code: each resource but watching ones stays, and no other request deletes anything or starts a second machine.
+
+    Return what `gemma up` printed.
+    """
     before = ids(now, stack)
     now.call("DELETE", "admin/requests")
     steps = now.pulumi("preview", "--json", "--stack", stack).json["steps"]
@@ -163,7 +187,7 @@ def take_over(now, stack):
     assert {op for op, _ in changed} <= {"update", "create", "delete"}, changed
     gone = {urn for op, urn in changed if op == "delete"}
     assert all(":Observability$gcp:monitoring/" in urn for urn in gone), "only these are no longer a default"
-    now.up(stack)
+    said = now.script("up", "--stack", stack, "--yes").text
     after = ids(now, stack)
     assert {urn: after.get(urn) for urn in before if urn not in gone} == {
         urn: id_ for urn, id_ in before.items() if urn not in gone
@@ -173,6 +197,7 @@ def take_over(now, stack):
     deletions = [id_ for id_ in sent if id_.endswith(".delete") and not id_.startswith("monitoring.")]
     assert [*deletions, *(id_ for id_ in sent if id_ in STARTS)] == []
     now.assert_no_changes(stack)
+    return said
 
 
 @pytest.mark.parametrize("stack", STACKS)
@@ -181,18 +206,20 @@ def test_a_deployed_stack_is_taken_over_changed_in_place_and_torn_down(both, sta
     if not earlier.settings(stack).exists():
         pytest.skip(f"the earlier commit has no {stack}: nothing to take over")
     deploy(earlier, now, stack, MORE.get(stack, {}))
-    if stack in BLOCKED:
-        rule, remedy = BLOCKED[stack]
+    rule, remedy = BLOCKED.get(stack, ("", {}))
+    if any(key.rpartition(".")[2] in now.settings(stack).read_text() for key in remedy):
         refused = now.pulumi("preview", "--stack", stack, expect=1)
         assert f"is blocked by {rule}" in refused.text
         assert f"Remove {next(iter(remedy))}" in refused.text
         now.configure(stack, **remedy)
-    take_over(now, stack)
+    recorded = record_limit(earlier, now, stack)
+    said = take_over(now, stack)
     machine = {urn: id_ for urn, id_ in ids(now, stack).items() if SERVER.search(urn)}
     assert len(machine) == 1
     length = WORKLOADS.get(stack, CHANGED)
     now.configure(stack, **{"vllm.maxModelLen": length})
-    now.up(stack)
+    said += now.script("up", "--stack", stack, "--yes").text
+    assert said.count(LIMITED.format(stack)) == recorded
     assert machine.items() <= ids(now, stack).items()
     assert now.served_length(stack) == length
     now.teardown(stack)

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from itertools import product
 from types import SimpleNamespace
 
@@ -14,7 +15,7 @@ from gemma_serving.contracts.search_results import FoundResource
 from gemma_serving.engine import state as states
 from gemma_serving.engine.state import StackState
 from gemma_serving.scripts.stack import own_runs
-from gemma_serving.scripts.stack.labelled import SearchedStacks, unstated
+from gemma_serving.scripts.stack.labelled import SearchedStacks, doubt, unstated
 from gemma_serving.scripts.teardown.teardown_options import TeardownOptions
 from tests.cloud.populated import owner
 from tests.scripts.teardown.test_removal_laws import Case, World, inventory, opened
@@ -127,3 +128,16 @@ def test_a_resource_was_kept_if_it_is_older_than_the_record_of_a_deletion(monkey
     record = SimpleNamespace(read=lambda _: json.dumps({"state": state}), written_s=lambda _: 1_800_000_000)
     monkeypatch.setattr(own_runs, "memory", lambda: record)
     assert own_runs.was_kept("x", created) is kept
+
+
+@pytest.mark.parametrize(
+    ("record", "doubted"), [("", [True, True]), ("done", [False, False]), ("destroyed", [False, True])]
+)
+def test_a_server_in_a_brought_state_is_anothers_after_this_folder_destroyed_the_stack(monkeypatch, record, doubted):
+    text = json.dumps({"state": record}) if record else ""
+    monkeypatch.setattr(own_runs, "memory", lambda: SimpleNamespace(read=lambda _: text))
+    monkeypatch.setattr("gemma_serving.scripts.stack.labelled.is_of_folder", lambda: True)
+    kept = state_of(owner("x"))
+    server = {"type": "gcp:cloudrunv2/service:Service", "custom": True, "urn": "urn:pulumi:x::gemma-serving::t::v"}
+    again = replace(kept, resources=[*kept.resources, server])
+    assert [bool(doubt(state)) for state in (kept, again)] == doubted
